@@ -1,0 +1,377 @@
+"""The run configuration: one YAML file, validated before any work starts.
+
+Everything a run does is decided here, so this module imports neither torch nor ray. Every model is
+frozen and refuses unknown keys; :mod:`fbt_rl.config_file` reads, overrides and writes it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Mode = Literal["standard", "soft", "fused"]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Strict(BaseModel):
+    """Base of every section: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- model and tokenizer -------------------------------------------------------------------------
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # A third of a million parameters: trains in minutes on two cores.
+    "tiny": {
+        "hidden_size": 96,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "sliding_window": 64,
+        "full_attention_interval": 3,
+        "max_position_embeddings": 128,
+        "rope_theta": 10_000.0,
+        "rope_theta_full": 10_000.0,
+    },
+    # Wang et al. 2026, the 1B model at 8K context.
+    "paper-1b": {
+        "vocab_size": 100_352,
+        "hidden_size": 1536,
+        "intermediate_size": 6656,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "sliding_window": 2048,
+        "full_attention_interval": 6,
+        "max_position_embeddings": 8192,
+        "rope_theta": 250_000.0,
+        "rope_theta_full": 250_000.0,
+    },
+}
+
+
+class ModelConfig(Strict):
+    """Shape of the decoder and kind of feedback; every unset field comes from ``preset``.
+
+    ``path`` starts from an existing model folder instead and then no shape may be given.
+    """
+
+    preset: Literal["tiny", "paper-1b"] = "tiny"
+    path: str | None = None
+    fusion: Literal["gate", "concat", "add", "none"] = "gate"
+    vocab_size: Count | None = None  # None: the tokenizer's
+    hidden_size: Count
+    intermediate_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    num_key_value_heads: Count
+    sliding_window: Count
+    full_attention_interval: Count  # every n-th layer attends to everything
+    max_position_embeddings: Count
+    rope_theta: Positive
+    rope_theta_full: Positive  # of the full-attention layers
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        preset = values.get("preset", "tiny")
+        return {**PRESETS.get(preset, PRESETS["tiny"]), **values}
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ModelConfig:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads {self.num_key_value_heads}"
+            )
+        return self
+
+
+class TokenizerConfig(Strict):
+    """``characters`` and ``bpe`` are trained on the pretraining documents; ``path`` loads one."""
+
+    kind: Literal["characters", "bpe", "path"] = "characters"
+    vocab_size: Count = 4096  # bpe only
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def _path_given(self) -> TokenizerConfig:
+        if (self.kind == "path") != (self.path is not None):
+            raise ValueError("tokenizer.path is needed with kind 'path', and only there")
+        return self
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+class ArithmeticData(Strict):
+    """Seeded chains of one-digit ``+``/``-`` terms with worked solutions in several styles."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    split: Literal["train", "heldout"] = "train"
+    size: Count
+    min_terms: Annotated[int, Field(ge=2)] = 2
+    max_terms: Annotated[int, Field(ge=2, le=16)] = 5
+    styles: dict[Literal["steps", "results", "skipping", "answer"], Annotated[float, Field(ge=0.0)]] = {
+        "steps": 0.25,
+        "results": 0.25,
+        "skipping": 0.25,
+        "answer": 0.25,
+    }
+
+    @model_validator(mode="after")
+    def _ranges(self) -> ArithmeticData:
+        if self.min_terms > self.max_terms:
+            raise ValueError(f"min_terms {self.min_terms} is above max_terms {self.max_terms}")
+        if sum(self.styles.values()) <= 0:
+            raise ValueError("at least one style needs a positive weight")
+        return self
+
+
+class FileData(Strict):
+    """Rows of local files. Plain text: one document a blank-line-separated block of ``text_chars``.
+
+    ``format: auto`` goes by the ending: ``.txt`` is text; ``.jsonl``, ``.json``, ``.csv`` and
+    ``.parquet`` are tables whose columns are named here.
+    """
+
+    kind: Literal["files"] = "files"
+    paths: Annotated[list[str], Field(min_length=1)]
+    format: Literal["auto", "text", "jsonl", "json", "csv", "parquet"] = "auto"
+    prompt: str | None = None  # column names
+    completion: str | None = None
+    answer: str | None = None
+    text_chars: Count = 2000  # target length of one document cut from plain text
+    offset: Annotated[int, Field(ge=0)] = 0
+    limit: Count | None = None
+
+
+DataConfig = Annotated[Union[ArithmeticData, FileData], Field(discriminator="kind")]
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+class PassPhase(Strict):
+    """From ``start_fraction`` of the steps on, pass count K is drawn with ``weights`` (K = 1, 2, ...)."""
+
+    start_fraction: Fraction = 0.0
+    weights: Annotated[list[Annotated[float, Field(ge=0.0)]], Field(min_length=1)]
+
+    @field_validator("weights")
+    @classmethod
+    def _not_all_zero(cls, weights: list[float]) -> list[float]:
+        if sum(weights) <= 0:
+            raise ValueError("at least one pass count needs a positive weight")
+        return weights
+
+
+class OptimizerConfig(Strict):
+    """AdamW with a warm-up, stable, decay (WSD) schedule."""
+
+    learning_rate: Annotated[float, Field(ge=0.0)]
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    decay_fraction: Fraction = 0.25  # the last part of the run, cooled to zero
+    decay: Literal["linear", "sqrt"] = "linear"
+    max_grad_norm: Annotated[float, Field(ge=0.0)] = 1.0  # 0: no clipping
+
+
+class ObjectiveConfig(Strict):
+    """The multi-pass loss (METHOD: ``NTP_1 + lambda / (K - 1) * sum of NTP_2..K``)."""
+
+    passes: Annotated[list[PassPhase], Field(min_length=1)]
+    feedback_weight: Annotated[float, Field(ge=0.0)] = 1.0  # lambda
+    jitter: Annotated[float, Field(ge=0.0)] = 0.02
+    prefix_mixing: bool = True
+    z_loss: Annotated[float, Field(ge=0.0)] = 1e-5  # in the cool-down only
+
+    @model_validator(mode="after")
+    def _phases_in_order(self) -> ObjectiveConfig:
+        starts = [phase.start_fraction for phase in self.passes]
+        if starts[0] != 0.0 or starts != sorted(set(starts)):
+            raise ValueError(f"start_fractions must rise from 0, got {starts}")
+        return self
+
+
+class StageBase(Strict):
+    init_from: str | None = None  # a stage above; default: the latest training stage above
+
+
+class TrainingStage(StageBase):
+    steps: Count
+    checkpoint_every: Count = 100
+    keep_checkpoints: Count = 2
+    log_every: Count = 10
+    gradient_checkpointing: bool = False
+
+
+class RowsStage(TrainingStage):
+    batch_rows: Count  # rows of one optimiser step, over all ranks
+    micro_batch_rows: Count | None = None  # rows of one forward on one rank; default: all of its share
+    row_length: Annotated[int, Field(ge=8)]
+    optimizer: OptimizerConfig
+    objective: ObjectiveConfig
+
+
+class PretrainStage(RowsStage):
+    kind: Literal["pretrain"] = "pretrain"
+    data: Annotated[list[DataConfig], Field(min_length=1)]
+
+
+class ExtendStage(RowsStage):
+    """Pretraining's loop on longer rows with another RoPE base on the full-attention layers."""
+
+    kind: Literal["extend"] = "extend"
+    data: Annotated[list[DataConfig], Field(min_length=1)]
+    rope_theta_full: Positive
+
+
+class LoraConfig(Strict):
+    """Low-rank adapters by PEFT; the feedback module is always trained whole."""
+
+    r: Count = 16
+    alpha: Positive = 32.0
+    dropout: Fraction = 0.0
+    target_modules: list[str] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class SFTStage(RowsStage):
+    kind: Literal["sft"] = "sft"
+    data: DataConfig
+    plain_prompt_probability: Fraction = 0.5  # else only the first position stays plain
+    lora: LoraConfig | None = None
+
+
+class RewardConfig(Strict):
+    """One reward: a built-in name, ``module:function`` or ``path/to/file.py:function``."""
+
+    use: str = "math"
+    weight: float = 1.0
+    args: dict[str, Any] = {}
+
+
+class LengthConfig(Strict):
+    """How correct answers are shaped by length (:mod:`reward.length`); wrong ones always score 0."""
+
+    use: str = "relative"
+    weight: Annotated[float, Field(ge=0.0, le=0.5)] = 0.5
+    sigma_min: Positive = 1.0
+    args: dict[str, Any] = {}
+
+
+class RLStage(TrainingStage):
+    """GRPO with rollouts decoded in ``mode`` and scored by replay."""
+
+    kind: Literal["rl"] = "rl"
+    data: DataConfig
+    mode: Mode = "soft"
+    replay_passes: Annotated[int, Field(ge=0, le=8)] = 1  # n: re-fusing passes after the replay pass
+    prompts_per_step: Count
+    group_size: Annotated[int, Field(ge=2)]
+    micro_batch_rows: Count | None = None  # rollouts of one forward on one rank
+    max_new_tokens: Count
+    temperature: Positive = 1.0
+    updates_per_batch: Count = 1
+    clip_low: Positive = 0.2
+    clip_high: Positive = 0.28
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
+    advantage_scale: Literal["batch", "group", "none"] = "batch"
+    rewards: Annotated[list[RewardConfig], Field(min_length=1)] = [RewardConfig()]
+    length: LengthConfig | None = LengthConfig()
+    optimizer: OptimizerConfig
+    save_rollouts_every: Count = 20
+    lora: LoraConfig | None = None
+
+
+class EvalStage(StageBase):
+    kind: Literal["eval"] = "eval"
+    data: DataConfig
+    modes: Annotated[list[Mode], Field(min_length=1)] = ["standard", "soft", "fused"]
+    samples: Count = 1
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0  # 0: greedy
+    max_new_tokens: Count
+    batch_size: Count = 256
+    reward: RewardConfig = RewardConfig()
+
+
+StageConfig = Annotated[
+    Union[PretrainStage, ExtendStage, SFTStage, RLStage, EvalStage], Field(discriminator="kind")
+]
+
+
+# --- the run -------------------------------------------------------------------------------------
+
+
+class ResourcesConfig(Strict):
+    """What a stage's worker group asks of Ray. ``auto``: all GPUs, or up to two CPU ranks."""
+
+    workers: Literal["auto"] | Count = "auto"
+    cpus_per_worker: Count = 1
+    gpus_per_worker: Annotated[float, Field(ge=0.0)] = 0.0
+    threads: Count = 1  # torch threads of one worker
+    max_failures: Annotated[int, Field(ge=0)] = 1  # a lost worker group is started again this often
+
+
+class DeepSpeedConfig(Strict):
+    zero_stage: Literal[0, 1, 2, 3] = 2
+    offload_optimizer: bool = False
+    precision: Literal["fp32", "bf16"] = "fp32"
+    extra: dict[str, Any] = {}  # merged into the derived DeepSpeed settings
+
+
+class RunConfig(Strict):
+    """A whole run: resolved, validated, and written to ``<run>/config.yaml``."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    seed: Annotated[int, Field(ge=0)] = 0
+    run_dir: str | None = None  # default: runs/<name>
+    model: ModelConfig = Field(default_factory=lambda: ModelConfig.model_validate({}))
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    deepspeed: DeepSpeedConfig = DeepSpeedConfig()
+    stages: Annotated[dict[str, StageConfig], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _stages_are_joined_up(self) -> RunConfig:
+        trained: list[str] = []
+        for name, stage in self.stages.items():
+            if not name.replace("_", "").replace("-", "").isalnum():
+                raise ValueError(f"stage name {name!r} may hold letters, digits, '-' and '_' only")
+            if stage.init_from is not None and stage.init_from not in trained:
+                raise ValueError(
+                    f"stages.{name}.init_from is {stage.init_from!r}; the training stages above it are {trained}"
+                )
+            if stage.kind == "pretrain" and stage.init_from is not None:
+                raise ValueError(f"stages.{name}: a pretrain stage starts afresh and takes no init_from")
+            if stage.kind != "pretrain" and not trained and self.model.path is None:
+                raise ValueError(f"stages.{name} needs a model: put a training stage above it or set model.path")
+            if self.model.fusion == "none":
+                modes = stage.modes if isinstance(stage, EvalStage) else [stage.mode] if isinstance(stage, RLStage) else []
+                if any(mode != "standard" for mode in modes):
+                    raise ValueError(f"stages.{name} asks for {modes}; model.fusion 'none' has only mode 'standard'")
+            if stage.kind != "eval":
+                trained.append(name)
+        return self
+
+    def source_of(self, name: str) -> str | None:
+        """Name of the stage whose model ``name`` starts from; None: ``model.path`` or a new model."""
+        stage = self.stages[name]
+        if stage.init_from is not None or stage.kind == "pretrain":
+            return stage.init_from
+        above = list(self.stages)[: list(self.stages).index(name)]
+        trained = [other for other in above if self.stages[other].kind != "eval"]
+        return trained[-1] if trained else None
