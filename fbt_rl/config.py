@@ -6,7 +6,7 @@ frozen and refuses unknown keys; :mod:`fbt_rl.config_file` reads, overrides and 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -158,7 +158,7 @@ class FileData(Strict):
     limit: Count | None = None
 
 
-DataConfig = Annotated[Union[ArithmeticData, FileData], Field(discriminator="kind")]
+DataConfig = Annotated[ArithmeticData | FileData, Field(discriminator="kind")]
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -308,9 +308,7 @@ class EvalStage(StageBase):
     reward: RewardConfig = RewardConfig()
 
 
-StageConfig = Annotated[
-    Union[PretrainStage, ExtendStage, SFTStage, RLStage, EvalStage], Field(discriminator="kind")
-]
+StageConfig = Annotated[PretrainStage | ExtendStage | SFTStage | RLStage | EvalStage, Field(discriminator="kind")]
 
 
 # --- the run -------------------------------------------------------------------------------------
@@ -360,7 +358,7 @@ class RunConfig(Strict):
             if stage.kind != "pretrain" and not trained and self.model.path is None:
                 raise ValueError(f"stages.{name} needs a model: put a training stage above it or set model.path")
             if self.model.fusion == "none":
-                modes = stage.modes if isinstance(stage, EvalStage) else [stage.mode] if isinstance(stage, RLStage) else []
+                modes = [stage.mode] if stage.kind == "rl" else stage.modes if stage.kind == "eval" else []
                 if any(mode != "standard" for mode in modes):
                     raise ValueError(f"stages.{name} asks for {modes}; model.fusion 'none' has only mode 'standard'")
             if stage.kind != "eval":

@@ -85,7 +85,6 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
             node = node[part]  # type: ignore[index]
 
 
-
 def _describe(fault: Any) -> str:
     path, section = _locate(fault["loc"])
     if fault["type"] == "extra_forbidden":
