@@ -1,0 +1,30 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# One thread a process: two that spin on shared cores are many times slower than one.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: install demo test lint benchmark clean
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)  ## the whole pipeline on the tiny task; the report is in runs/demo/report
+	$(BIN)/fbt-rl run tiny --run-dir runs/demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+clean:
+	rm -rf .venv runs build dist *.egg-info
