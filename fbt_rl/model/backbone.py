@@ -1,0 +1,255 @@
+"""``FBTModel``: a decoder with latent feedback around it, and the passes over positions (METHOD 1.1–1.3).
+
+Legend: B batch, T positions of this call, D hidden width, K passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModel, DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_masks_for_generate
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.deprecation import deprecate_kwarg
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+
+from fbt_rl.model.configuration import FBTConfig
+from fbt_rl.model.feedback import LatentFeedback, shift_right
+
+
+@dataclass
+class FBTModelOutput(BaseModelOutputWithPast):
+    """Adds ``pass_states``: the top states (B, T, D) of all K passes, where asked for."""
+
+    pass_states: tuple[Tensor, ...] | None = None
+
+
+class FBTPreTrainedModel(PreTrainedModel):
+    config_class = FBTConfig
+    config: FBTConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+
+class FBTModel(FBTPreTrainedModel):
+    """Text model + input norm + latent feedback.
+
+    Every argument of :meth:`forward` beyond the usual ones is about which inputs are fused and with what:
+
+    - a position is fused in pass k where ``fused_mask`` allows it, its position id is not 0 (the first of a
+      document has no earlier state) and there is a state to carry;
+    - in pass 1 that state is ``latents``; in every later pass it is the previous pass's, shifted right by one,
+      except where ``refresh_mask`` is False or ``prefill_mask`` is True: there ``latents`` stay.
+    """
+
+    def __init__(self, config: FBTConfig) -> None:
+        super().__init__(config)
+        text_config = config.get_text_config()
+        self.text_model = AutoModel.from_config(text_config)
+        has_feedback = config.fusion != "none"
+        self.feedback = LatentFeedback(text_config.hidden_size, config.fusion) if has_feedback else None
+        self.input_norm = (
+            nn.RMSNorm(text_config.hidden_size, text_config.rms_norm_eps)
+            if has_feedback or config.plain_input_norm
+            else None
+        )
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.text_model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.text_model.set_input_embeddings(value)
+
+    def get_decoder(self) -> nn.Module:
+        # The text model alone would run without feedback.
+        return self
+
+    @merge_with_config_defaults
+    @can_return_tuple
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | dict[str, Any] | None = None,
+        position_ids: Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        *,
+        latents: Tensor | None = None,
+        fused_mask: Tensor | None = None,
+        refresh_mask: Tensor | None = None,
+        prefill_mask: Tensor | None = None,
+        num_passes: int = 1,
+        jitter: float = 0.0,
+        output_passes: bool = False,
+        **kwargs: Any,
+    ) -> FBTModelOutput:
+        """Run K passes over the same positions; nothing is detached between them.
+
+        Args:
+            input_ids: (B, T); or ``inputs_embeds`` (B, T, D).
+            attention_mask: (B, T_total), 0 where padded. None for packed rows, whose ``position_ids`` restart at
+                every document: attention is then block-diagonal (only without a cache of the caller's).
+            position_ids: (B, T). Default: counted over ``attention_mask``, else from the cache's length on.
+            cache: keys and values of earlier positions. Only the last pass reads and fills it.
+            latents: (B, T, D); ``latents[:, t]`` is the state carried *into* position t, that is the top state of
+                position t - 1 which produced token t's distribution.
+            fused_mask: bool (B, T), or (B, K, T) with one slice a pass. Default: everywhere.
+            refresh_mask: bool (B, T): where passes after the first take the previous pass's states. Default: everywhere.
+            prefill_mask: bool (B, T): prompt positions of fused mode. One more plain pass is run first, its states
+                shifted right become ``latents`` there, and they are kept in every pass.
+            num_passes: K.
+            jitter: the re-fused states of passes after the first get uniform noise from [-jitter, jitter].
+            output_passes: also return the top states of every pass.
+
+        Returns:
+            ``last_hidden_state`` (B, T, D) is the last pass's.
+
+        Raises:
+            ValueError: shapes or arguments that do not fit together (the message says which).
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        if position_ids is None:
+            position_ids = _default_positions(embeds, attention_mask, cache)
+        self._check_feedback_arguments(embeds, cache, latents, fused_mask, prefill_mask, num_passes)
+
+        plain = self.input_norm(embeds) if self.config.plain_input_norm else embeds
+        later = position_ids != 0
+
+        def may_fuse(index: int) -> Tensor:
+            if fused_mask is None:
+                return later
+            return later & (fused_mask[:, index] if fused_mask.dim() == 3 else fused_mask)
+
+        # ``carried``: the states that passes keep; ``known``: where there are any (None: everywhere).
+        carried, known = latents, None
+        if prefill_mask is not None:
+            prefill_mask = prefill_mask & later
+            prefilled = self._prefill_states(plain, attention_mask, position_ids, prefill_mask, kwargs)
+            known = prefill_mask if latents is None else None
+            carried = prefilled if latents is None else torch.where(prefill_mask[..., None], prefilled, latents)
+
+        masks = self._masks(embeds, attention_mask, cache, position_ids)
+        pass_masks = masks
+        if num_passes > 1 and cache is not None and cache.is_compileable:
+            pass_masks = self._masks(embeds, attention_mask, None, position_ids)  # a static cache's are wider
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+
+        pass_states: list[Tensor] = []
+        outputs = None
+        for index in range(num_passes):
+            if index == 0:
+                state, fuse = carried, may_fuse(0) if known is None else may_fuse(0) & known
+            else:
+                state, fuse = shift_right(pass_states[-1]), may_fuse(index)
+                if jitter > 0.0:
+                    state = state + torch.empty_like(state).uniform_(-jitter, jitter)
+                refresh = torch.ones_like(later) if refresh_mask is None else refresh_mask.clone()
+                refresh[:, 0] = False  # nothing of this call comes before the first column
+                if prefill_mask is not None:
+                    refresh = refresh & ~prefill_mask
+                if carried is None:
+                    fuse = fuse & refresh
+                else:
+                    state = torch.where(refresh[..., None], state, carried)
+                    fuse = fuse if known is None else fuse & (refresh | known)
+            last = index == num_passes - 1
+            outputs = self.text_model(
+                inputs_embeds=plain if state is None else self._fuse(state, embeds, plain, fuse),
+                attention_mask=masks if last else pass_masks,
+                position_ids=position_ids,
+                cache=cache if last else None,
+                use_cache=use_cache if last else False,
+                **kwargs,
+            )
+            pass_states.append(outputs.last_hidden_state)
+
+        return FBTModelOutput(
+            last_hidden_state=outputs.last_hidden_state,
+            cache=outputs.cache,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            pass_states=tuple(pass_states) if output_passes else None,
+        )
+
+    def _fuse(self, state: Tensor, embeds: Tensor, plain: Tensor, fuse: Tensor) -> Tensor:
+        """The stack's input: fused with ``state`` where ``fuse`` (B, T), else ``plain``."""
+        normed = plain if self.config.plain_input_norm else self.input_norm(embeds)
+        fused = self.input_norm(self.feedback(state.to(embeds.dtype), embeds, normed))
+        if self.config.fused_input_rms is not None:
+            fused = fused * self.config.fused_input_rms
+        return torch.where(fuse[..., None], fused.to(plain.dtype), plain)
+
+    def _prefill_states(
+        self, plain: Tensor, attention_mask: Any, position_ids: Tensor, prefill_mask: Tensor, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """States (B, T, D) carried into the prompt by a plain pass over it; zeros after its last column."""
+        columns = prefill_mask.any(dim=0).nonzero()
+        width = int(columns.max()) + 1 if len(columns) else 1
+        prompt, position_ids = plain[:, :width], position_ids[:, :width]
+        if attention_mask is not None:
+            attention_mask = attention_mask[:, :width]
+        outputs = self.text_model(
+            inputs_embeds=prompt,
+            attention_mask=self._masks(prompt, attention_mask, None, position_ids),
+            position_ids=position_ids,
+            use_cache=False,
+            **kwargs,
+        )
+        return F.pad(shift_right(outputs.last_hidden_state), (0, 0, 0, plain.shape[1] - width))
+
+    def _masks(self, embeds: Tensor, attention_mask: Any, cache: Cache | None, position_ids: Tensor) -> Any:
+        """Attention masks as the text model takes them (by layer type, where it has several), made once a call."""
+        if isinstance(attention_mask, dict):
+            return attention_mask
+        return create_masks_for_generate(self.config, embeds, attention_mask, cache, position_ids)
+
+    def _check_feedback_arguments(
+        self,
+        embeds: Tensor,
+        cache: Cache | None,
+        latents: Tensor | None,
+        fused_mask: Tensor | None,
+        prefill_mask: Tensor | None,
+        num_passes: int,
+    ) -> None:
+        several = num_passes > 1 or prefill_mask is not None
+        if num_passes < 1:
+            raise ValueError(f"num_passes is {num_passes}; at least one pass is needed")
+        if self.feedback is None and (several or latents is not None):
+            raise ValueError("this model has no latent feedback (fusion 'none'): run it with one pass and no latents")
+        if latents is not None and latents.shape != embeds.shape:
+            raise ValueError(
+                f"latents have shape {tuple(latents.shape)}; one state a position is needed: {tuple(embeds.shape)}"
+            )
+        if fused_mask is not None and fused_mask.dim() == 3 and fused_mask.shape[1] != num_passes:
+            raise ValueError(f"fused_mask has {fused_mask.shape[1]} slices for {num_passes} passes")
+        if several and cache is not None and cache.get_seq_length() > 0:
+            raise ValueError(
+                "several passes start at position 0 on an empty cache, this one holds "
+                f"{int(cache.get_seq_length())} positions (chunked prefill works with one prefill pass only)"
+            )
+
+
+def _default_positions(embeds: Tensor, attention_mask: Any, cache: Cache | None) -> Tensor:
+    """(B or 1, T): counted over a 2-D mask (so that padding on the left does not count), else from the cache on."""
+    length = embeds.shape[1]
+    if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    start = cache.get_seq_length() if cache is not None else 0
+    return (torch.arange(length, device=embeds.device) + start)[None]
