@@ -11,6 +11,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -67,7 +68,7 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """Token ids of :func:`prompt_text`, nothing added."""
-    return tokenizer.encode(prompt_text(tokenizer, prompt), add_special_tokens=False)
+    return _encode(tokenizer, prompt_text(tokenizer, prompt))
 
 
 def encode_example(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> tuple[list[int], list[int]]:
@@ -82,9 +83,15 @@ def encode_example(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: 
 
 def encode_document(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of ``text`` and one end token."""
-    if tokenizer.eos_token_id is None:
+    end: Any = tokenizer.eos_token_id
+    if end is None:
         raise ValueError("the tokenizer has no end token: set tokenizer.eos_token and save it again")
-    return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+    return [*_encode(tokenizer, text), end]
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids: Any = tokenizer.encode(text, add_special_tokens=False)
+    return ids
 
 
 def _turns(prompt: str, completion: str) -> str:
