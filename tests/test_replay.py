@@ -1,0 +1,229 @@
+"""Replay scoring against sequential scoring, in float64: values, gradients, and mutations that must show."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fbt_rl.config import ModelConfig, RLStage
+from fbt_rl.model import FBTForCausalLM, from_model_config
+from rl.replay import replay_inputs
+from rl.rollout import sample_rollouts, sampling_seed
+
+torch.set_num_threads(1)
+PAD, EOS = 0, 1
+PROMPTS = [[5, 9, 4, 7, 3], [6, 2], [8, 3, 11]]  # ragged, so the shorter ones are left-padded
+GROUP = 2
+EXACT = 1e-12
+
+
+def make_model(seed: int = 0) -> FBTForCausalLM:
+    torch.manual_seed(seed)
+    shape = {
+        "hidden_size": 24,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "sliding_window": 4,  # shorter than the sequences
+        "full_attention_interval": 2,
+        "max_position_embeddings": 64,
+    }
+    model = FBTForCausalLM(from_model_config(ModelConfig.model_validate(shape), vocab_size=12, pad_token_id=PAD))
+    # Weights of unit scale: at the usual initialisation the fed-back state would hardly matter.
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+    return model.double().eval()
+
+
+def make_stage(mode: str) -> RLStage:
+    return RLStage.model_validate(
+        {
+            "data": {"kind": "arithmetic", "size": 8},
+            "steps": 1,
+            "mode": mode,
+            "prompts_per_step": len(PROMPTS),
+            "group_size": GROUP,
+            "max_new_tokens": 7,
+            "optimizer": {"learning_rate": 1e-3},
+        }
+    )
+
+
+def sample(model, mode, seed=0):
+    return sample_rollouts(
+        model, PROMPTS, make_stage(mode), eos_token_ids=[EOS], pad_token_id=PAD, seed=sampling_seed(seed, 0)
+    )
+
+
+def sequential(model, prompt, completion, mode):
+    """Log-probs (N,) and states (N, D) of one row, token by token, without cache, padding or several passes."""
+    embedded = model.model(input_ids=torch.tensor([prompt])).last_hidden_state
+    carried = torch.zeros_like(embedded)
+    if mode == "fused":
+        carried = torch.cat([carried[:, :1], embedded[:, :-1]], dim=1)
+        embedded = model.model(input_ids=torch.tensor([prompt]), latents=carried).last_hidden_state
+    state, states, log_probs = embedded[0, -1], [], []
+    for count, token in enumerate(completion, start=1):
+        states.append(state)
+        log_probs.append(model.lm_head(state).log_softmax(-1)[token])
+        fused = torch.tensor([[mode == "fused"] * len(prompt) + [True] * count])
+        state = model.model(
+            input_ids=torch.tensor([prompt + completion[:count]]),
+            latents=torch.cat([carried, torch.stack(states)[None]], dim=1),
+            fused_mask=fused,
+        ).last_hidden_state[0, -1]
+    return torch.stack(log_probs), torch.stack(states)
+
+
+def sequential_batch(model, rollouts, mode):
+    rows = enumerate(rollouts.token_ids)
+    return [sequential(model, PROMPTS[row // GROUP], completion, mode)[0] for row, completion in rows]
+
+
+def replay(model, rollouts, mode, passes, latents=None, **changes):
+    """Log-probs of every row; ``changes`` overwrite arguments of the model (the mutations)."""
+    latents = rollouts.latents if latents is None else latents
+    arguments = replay_inputs(mode, rollouts.prompt_mask, latents, passes) | changes
+    logits = model(
+        input_ids=torch.cat([rollouts.prompt_ids, rollouts.completion_ids], dim=1),
+        attention_mask=torch.cat([rollouts.prompt_mask, rollouts.completion_mask], dim=1),
+        **arguments,
+    ).logits
+    width = rollouts.completion_ids.shape[1]
+    log_probs = logits[:, -width - 1 : -1].log_softmax(-1).gather(-1, rollouts.completion_ids[..., None])[..., 0]
+    return [row[: len(ids)] for row, ids in zip(log_probs, rollouts.token_ids, strict=True)]
+
+
+def difference(first, second) -> float:
+    return max((a - b).abs().max().item() for a, b in zip(first, second, strict=True))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+@pytest.fixture(scope="module", params=["soft", "fused"])
+def case(request, model):
+    rollouts = sample(model, request.param)
+    with torch.no_grad():
+        return request.param, rollouts, sequential_batch(model, rollouts, request.param)
+
+
+def test_the_case_is_ragged_and_feedback_matters(case, model):
+    mode, rollouts, exact = case
+    lengths = [len(ids) for ids in rollouts.token_ids]
+    assert min(lengths) < max(lengths)
+    assert max(lengths) >= 6
+    with torch.no_grad():
+        assert difference(replay(model, rollouts, "standard", 0), exact) > 1e-2, mode
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2, 3])
+def test_replay_equals_sequential(case, model, passes):
+    mode, rollouts, exact = case
+    with torch.no_grad():
+        assert difference(replay(model, rollouts, mode, passes), exact) < EXACT
+    assert difference([row.double() for row in _unpad(rollouts.log_probs, rollouts)], exact) < 1e-5
+
+
+def test_standard_rollouts_need_nothing(model):
+    rollouts = sample(model, "standard")
+    assert rollouts.latents is None
+    assert replay_inputs("standard", rollouts.prompt_mask, None, 1) == {}
+    with torch.no_grad():
+        plain = replay(model, rollouts, "standard", 1)
+    assert difference([row.double() for row in _unpad(rollouts.log_probs, rollouts)], plain) < 1e-5
+
+
+def test_latents_are_required_with_feedback():
+    with pytest.raises(ValueError, match="recorded latents"):
+        replay_inputs("soft", torch.ones(1, 2), None, 0)
+
+
+def _unpad(values, rollouts):
+    return [row[: len(ids)] for row, ids in zip(values, rollouts.token_ids, strict=True)]
+
+
+# --- mutations: each of these must be seen by the comparison above -------------------------------
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_latents_shifted_by_one_are_seen(case, model, passes):
+    mode, rollouts, exact = case
+    own = rollouts.latents.roll(-1, dims=1)  # shift 0: the state of the position itself
+    late = rollouts.latents.roll(1, dims=1)
+    with torch.no_grad():
+        assert difference(replay(model, rollouts, mode, passes, own), exact) > 1e-4
+        assert difference(replay(model, rollouts, mode, passes, late), exact) > 1e-4
+
+
+@pytest.mark.parametrize("offset", [-1, 1])
+def test_boundary_off_by_one_is_seen(case, model, offset):
+    mode, rollouts, exact = case
+    columns = rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1]
+    completion = (torch.arange(columns) >= rollouts.prompt_ids.shape[1] + offset).expand(len(exact), -1)
+    with torch.no_grad():
+        if mode == "soft":
+            assert difference(replay(model, rollouts, mode, 0, fused_mask=completion), exact) > 1e-4
+            assert difference(replay(model, rollouts, mode, 1, fused_mask=completion), exact) > 1e-4
+        else:
+            inside = ~completion & (torch.arange(columns) < columns)
+            assert difference(replay(model, rollouts, mode, 0, prefill_mask=inside), exact) > 1e-4
+            assert difference(replay(model, rollouts, mode, 1, prefill_mask=inside), exact) > 1e-4
+
+
+def test_refreshing_the_prompt_is_seen(case, model):
+    mode, rollouts, exact = case
+    everywhere = torch.ones(len(exact), rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1]).bool()
+    changes = {"refresh_mask": everywhere, "fused_mask": everywhere, "prefill_mask": None}
+    with torch.no_grad():
+        assert difference(replay(model, rollouts, mode, 1, **changes), exact) > 1e-4
+
+
+def test_wrong_prompt_mode_is_seen(case, model):
+    mode, rollouts, exact = case
+    other = "fused" if mode == "soft" else "soft"
+    with torch.no_grad():
+        assert difference(replay(model, rollouts, other, 0), exact) > 1e-4
+        assert difference(replay(model, rollouts, other, 1), exact) > 1e-4
+
+
+def test_stale_latents_are_seen_and_refreshing_repairs_them(case, model):
+    mode, rollouts, _ = case
+    moved = copy.deepcopy(model)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.01 * parameter.abs().mean().item())
+        exact = sequential_batch(moved, rollouts, mode)
+        errors = [difference(replay(moved, rollouts, mode, passes), exact) for passes in range(8)]
+    assert errors[0] > 1e-4
+    assert errors[7] < EXACT  # as many refreshing passes as completion positions
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def gradient(model, log_probs, weights):
+    model.zero_grad()
+    torch.cat([row * weight for row, weight in zip(log_probs, weights, strict=True)]).sum().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def test_enough_refreshing_passes_give_the_gradient_through_time(case, model):
+    mode, rollouts, exact = case
+    torch.manual_seed(2)
+    weights = torch.randn(len(exact), dtype=torch.float64)
+    through_time = gradient(model, sequential_batch(model, rollouts, mode), weights)
+    width = rollouts.completion_ids.shape[1]
+    cosines = []
+    for passes in (0, 1, width):
+        scored = gradient(model, replay(model, rollouts, mode, passes), weights)
+        cosines.append(torch.cosine_similarity(scored, through_time, dim=0).item())
+    assert cosines[0] < cosines[1] < 0.9999  # the states read as constants: something is missing
+    assert cosines[2] >= 0.999999
+    torch.testing.assert_close(scored, through_time, rtol=1e-9, atol=1e-10)
