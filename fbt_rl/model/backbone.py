@@ -19,7 +19,7 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 
 from fbt_rl.model.configuration import FBTConfig
-from fbt_rl.model.feedback import LatentFeedback, shift_right
+from fbt_rl.model.feedback import LatentFeedback, PassPlan, shift_right
 
 
 @dataclass
@@ -55,13 +55,8 @@ class FBTModel(FBTPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.text_model = AutoModel.from_config(text_config)
-        has_feedback = config.fusion != "none"
-        self.feedback = LatentFeedback(text_config.hidden_size, config.fusion) if has_feedback else None
-        self.input_norm = (
-            nn.RMSNorm(text_config.hidden_size, text_config.rms_norm_eps)
-            if has_feedback or config.plain_input_norm
-            else None
-        )
+        self.feedback = LatentFeedback(text_config.hidden_size, config.fusion) if config.fusion != "none" else None
+        self.input_norm = nn.RMSNorm(text_config.hidden_size, text_config.rms_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -107,7 +102,7 @@ class FBTModel(FBTPreTrainedModel):
             latents: (B, T, D); ``latents[:, t]`` is the state carried *into* position t, that is the top state of
                 position t - 1 which produced token t's distribution.
             fused_mask: bool (B, T), or (B, K, T) with one slice a pass. Default: everywhere.
-            refresh_mask: bool (B, T): where passes after the first take the previous pass's states. Default: everywhere.
+            refresh_mask: bool (B, T): where passes after the first take the previous one's states. Default: everywhere.
             prefill_mask: bool (B, T): prompt positions of fused mode. One more plain pass is run first, its states
                 shifted right become ``latents`` there, and they are kept in every pass.
             num_passes: K.
@@ -129,66 +124,53 @@ class FBTModel(FBTPreTrainedModel):
 
         plain = self.input_norm(embeds) if self.config.plain_input_norm else embeds
         later = position_ids != 0
-
-        def may_fuse(index: int) -> Tensor:
-            if fused_mask is None:
-                return later
-            return later & (fused_mask[:, index] if fused_mask.dim() == 3 else fused_mask)
-
-        # ``carried``: the states that passes keep; ``known``: where there are any (None: everywhere).
         carried, known = latents, None
         if prefill_mask is not None:
             prefill_mask = prefill_mask & later
             prefilled = self._prefill_states(plain, attention_mask, position_ids, prefill_mask, kwargs)
             known = prefill_mask if latents is None else None
             carried = prefilled if latents is None else torch.where(prefill_mask[..., None], prefilled, latents)
+            refresh_mask = ~prefill_mask if refresh_mask is None else refresh_mask & ~prefill_mask
+        plan = PassPlan(later, fused_mask, carried, known, refresh_mask, jitter)
 
-        masks = self._masks(embeds, attention_mask, cache, position_ids)
-        pass_masks = masks
+        # One set of masks serves all passes, unless the caller's cache is static: its masks are wider than the call.
+        masks = pass_masks = self._masks(embeds, attention_mask, cache, position_ids)
         if num_passes > 1 and cache is not None and cache.is_compileable:
-            pass_masks = self._masks(embeds, attention_mask, None, position_ids)  # a static cache's are wider
+            pass_masks = self._masks(embeds, attention_mask, None, position_ids)
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
 
         pass_states: list[Tensor] = []
-        outputs = None
-        for index in range(num_passes):
-            if index == 0:
-                state, fuse = carried, may_fuse(0) if known is None else may_fuse(0) & known
-            else:
-                state, fuse = shift_right(pass_states[-1]), may_fuse(index)
-                if jitter > 0.0:
-                    state = state + torch.empty_like(state).uniform_(-jitter, jitter)
-                refresh = torch.ones_like(later) if refresh_mask is None else refresh_mask.clone()
-                refresh[:, 0] = False  # nothing of this call comes before the first column
-                if prefill_mask is not None:
-                    refresh = refresh & ~prefill_mask
-                if carried is None:
-                    fuse = fuse & refresh
-                else:
-                    state = torch.where(refresh[..., None], state, carried)
-                    fuse = fuse if known is None else fuse & (refresh | known)
-            last = index == num_passes - 1
+        for index in range(num_passes - 1):
+            inputs = self._stack_input(plan, index, pass_states, embeds, plain)
             outputs = self.text_model(
-                inputs_embeds=plain if state is None else self._fuse(state, embeds, plain, fuse),
-                attention_mask=masks if last else pass_masks,
-                position_ids=position_ids,
-                cache=cache if last else None,
-                use_cache=use_cache if last else False,
-                **kwargs,
+                inputs_embeds=inputs, attention_mask=pass_masks, position_ids=position_ids, use_cache=False, **kwargs
             )
             pass_states.append(outputs.last_hidden_state)
-
+        outputs = self.text_model(
+            inputs_embeds=self._stack_input(plan, num_passes - 1, pass_states, embeds, plain),
+            attention_mask=masks,
+            position_ids=position_ids,
+            cache=cache,
+            use_cache=use_cache,
+            **kwargs,
+        )
         return FBTModelOutput(
             last_hidden_state=outputs.last_hidden_state,
             cache=outputs.cache,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
-            pass_states=tuple(pass_states) if output_passes else None,
+            pass_states=(*pass_states, outputs.last_hidden_state) if output_passes else None,
         )
 
-    def _fuse(self, state: Tensor, embeds: Tensor, plain: Tensor, fuse: Tensor) -> Tensor:
-        """The stack's input: fused with ``state`` where ``fuse`` (B, T), else ``plain``."""
+    def _stack_input(
+        self, plan: PassPlan, index: int, pass_states: list[Tensor], embeds: Tensor, plain: Tensor
+    ) -> Tensor:
+        """What enters the stack (B, T, D) in pass ``index``: fused where the plan says so, else ``plain``."""
+        state, fuse = plan.carried_into(index, pass_states[-1] if pass_states else None)
+        if state is None:
+            return plain
+        assert self.feedback is not None  # checked with the arguments
         normed = plain if self.config.plain_input_norm else self.input_norm(embeds)
         fused = self.input_norm(self.feedback(state.to(embeds.dtype), embeds, normed))
         if self.config.fused_input_rms is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,7 @@ class FBTForCausalLM(FBTPreTrainedModel, GenerationMixin):
 
     # --- generation ------------------------------------------------------------------------------
 
-    def generate(  # type: ignore[override]
+    def generate(
         self, *args: Any, decode_mode: str = "standard", prefill_passes: int | None = None, **kwargs: Any
     ) -> Any:
         """transformers' ``generate`` (greedy and sampling) under latent feedback.
@@ -117,7 +118,8 @@ class FBTForCausalLM(FBTPreTrainedModel, GenerationMixin):
         passes = resolve_prefill_passes(decode_mode, prefill_passes)
         if decode_mode != "standard" and self.model.feedback is None:
             raise ValueError(f"decode mode {decode_mode!r} needs latent feedback; this model's fusion is 'none'")
-        return super().generate(*args, decode_mode=decode_mode, prefill_passes=passes, **kwargs)
+        generate: Callable = super().generate  # pyright: ignore[reportAttributeAccessIssue]
+        return generate(*args, decode_mode=decode_mode, prefill_passes=passes, **kwargs)
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: continuous batching would drop the carried states silently."""
@@ -135,7 +137,8 @@ class FBTForCausalLM(FBTPreTrainedModel, GenerationMixin):
         """The prompt is run ``prefill_passes`` times; each later token is fused with the state before it."""
         if decode_mode != "standard" and not kwargs.get("use_cache", True):
             raise ValueError(f"decode mode {decode_mode!r} carries one state a row and needs use_cache=True")
-        inputs = super().prepare_inputs_for_generation(input_ids, is_first_iteration=is_first_iteration, **kwargs)
+        prepare: Callable = super().prepare_inputs_for_generation  # pyright: ignore[reportAttributeAccessIssue]
+        inputs = prepare(input_ids, is_first_iteration=is_first_iteration, **kwargs)
         if is_first_iteration:
             inputs["num_passes"] = prefill_passes
         elif decode_mode != "standard":
@@ -143,7 +146,7 @@ class FBTForCausalLM(FBTPreTrainedModel, GenerationMixin):
         return inputs
 
     @staticmethod
-    def create_masks_for_generate(  # type: ignore[override]
+    def create_masks_for_generate(
         attention_mask: Tensor | None = None, is_first_iteration: bool = False, **kwargs: Any
     ) -> Any:
         """With a static cache transformers makes masks beforehand; a prompt's passes need theirs without the cache."""

@@ -6,6 +6,7 @@ takes ``inputs_embeds``, plus the latent feedback that sits outside it.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -22,7 +23,8 @@ class FBTTextConfig(PreTrainedConfig):
     """The paper's decoder; the defaults are its 1B model at 8K context.
 
     Every ``full_attention_interval``-th layer attends to everything, the others to the last
-    ``sliding_window`` tokens; ``layer_types`` spells that out and wins where both are given.
+    ``sliding_window`` tokens; ``layer_types`` spells that out and wins where both are given. ``head_dim`` 0 stands
+    for ``hidden_size // num_attention_heads``.
     ``rope_theta_full`` is the RoPE base of the full-attention layers, ``rope_theta`` that of the others;
     both are read on every forward, so raising one for a longer context needs no new module.
     """
@@ -35,10 +37,10 @@ class FBTTextConfig(PreTrainedConfig):
     num_hidden_layers: int = 24
     num_attention_heads: int = 16
     num_key_value_heads: int = 8
-    head_dim: int | None = None
+    head_dim: int = 0
     sliding_window: int = 2048
     full_attention_interval: int = 6
-    layer_types: list[str] | None = None
+    layer_types: list[str] = field(default_factory=list)
     rope_theta: float | int = 250_000.0
     rope_theta_full: float | int = 250_000.0
     max_position_embeddings: int = 8192
@@ -54,9 +56,9 @@ class FBTTextConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.head_dim is None:
+        if not self.head_dim:
             self.head_dim = self.hidden_size // self.num_attention_heads
-        if self.layer_types is None:
+        if not self.layer_types:
             self.layer_types = [
                 "sliding_attention" if (layer + 1) % self.full_attention_interval else "full_attention"
                 for layer in range(self.num_hidden_layers)
@@ -74,7 +76,7 @@ class FBTTextConfig(PreTrainedConfig):
                 f"num_attention_heads {self.num_attention_heads} is not a multiple of "
                 f"num_key_value_heads {self.num_key_value_heads}"
             )
-        if self.head_dim is None or self.head_dim % 2:
+        if self.head_dim % 2:
             raise ValueError(f"head_dim {self.head_dim} is odd: RoPE rotates pairs, choose an even one")
 
 
@@ -104,14 +106,30 @@ class FBTConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     use_cache: bool = True
 
+    def validate_architecture(self) -> None:
+        """Called by ``@strict`` after construction.
 
-def from_model_config(model: ModelConfig, vocab_size: int, **token_ids: int | None) -> FBTConfig:
+        Raises:
+            ValueError: neither plain nor fused inputs would use the input norm.
+        """
+        if self.fusion == "none" and not self.plain_input_norm:
+            raise ValueError("fusion 'none' without plain_input_norm is the text model itself: load that instead")
+
+
+def from_model_config(
+    model: ModelConfig,
+    vocab_size: int,
+    *,
+    pad_token_id: int | None = None,
+    bos_token_id: int | None = None,
+    eos_token_id: int | list[int] | None = None,
+) -> FBTConfig:
     """The model configuration of a run's ``model`` section.
 
     Args:
         model: shape, fusion and attention implementation; its ``vocab_size``, where set, pads the tokenizer's.
         vocab_size: number of ids the tokenizer can produce.
-        token_ids: ``pad_token_id``, ``bos_token_id``, ``eos_token_id``.
+        pad_token_id, bos_token_id, eos_token_id: the tokenizer's.
 
     Raises:
         ValueError: ``model.vocab_size`` is smaller than the tokenizer's.
@@ -133,6 +151,10 @@ def from_model_config(model: ModelConfig, vocab_size: int, **token_ids: int | No
         max_position_embeddings=model.max_position_embeddings,
         rope_theta=model.rope_theta,
         rope_theta_full=model.rope_theta_full,
-        **token_ids,
+        pad_token_id=pad_token_id,
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
     )
-    return FBTConfig(text_config=text_config, fusion=model.fusion, attn_implementation=model.attn_implementation)
+    config = FBTConfig(text_config=text_config, fusion=model.fusion)
+    config._attn_implementation = model.attn_implementation
+    return config

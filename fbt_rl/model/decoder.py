@@ -94,7 +94,7 @@ class FBTAttention(nn.Module):
             key, value = cache.update(key, value, self.layer_idx, kwargs=kwargs)
 
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
+            self.config._attn_implementation or "eager", eager_attention_forward
         )
         output, weights = attend(
             self, query, key, value, attention_mask,
@@ -189,10 +189,10 @@ class FBTTextModel(FBTTextPreTrainedModel):
         if position_ids is None:
             start = cache.get_seq_length() if cache is not None else 0
             position_ids = (torch.arange(hidden_states.shape[1], device=hidden_states.device) + start)[None]
-        masks = attention_mask
+        # Made before a new cache exists: with one, transformers does not look for packed documents.
+        masks: Any = attention_mask
         if not isinstance(masks, dict):
-            # Made before a new cache exists: with one, transformers does not look for packed documents.
-            masks = create_masks_for_generate(self.config, hidden_states, attention_mask, cache, position_ids)
+            masks = create_masks_for_generate(self.config, hidden_states, masks, cache, position_ids)
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
 

@@ -5,6 +5,8 @@ Legend: B batch, T positions, D hidden width.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -39,6 +41,44 @@ class LatentFeedback(nn.Module):
 def shift_right(states: Tensor) -> Tensor:
     """``states`` (B, T, D) -> the state carried into each position, that of the one before; zeros into the first."""
     return torch.cat((torch.zeros_like(states[:, :1]), states[:, :-1]), dim=1)
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """What is carried into every position of every pass, and where inputs are fused with it.
+
+    Masks are bool (B, T). ``later``: positions that are not the first of their document. ``fused_mask`` may also be
+    (B, K, T). ``carried`` (B, T, D): states given from outside, valid at ``known`` (None: everywhere). ``refresh``:
+    where passes after the first take the previous pass's states instead (None: everywhere).
+    """
+
+    later: Tensor
+    fused_mask: Tensor | None = None
+    carried: Tensor | None = None
+    known: Tensor | None = None
+    refresh: Tensor | None = None
+    jitter: float = 0.0
+
+    def carried_into(self, index: int, previous: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        """The state carried into every position of pass ``index`` and where it is used.
+
+        ``previous`` (B, T, D) are the states of the pass before. A state of None: the whole pass is plain.
+        """
+        fuse = self.later
+        if self.fused_mask is not None:
+            fuse = fuse & (self.fused_mask[:, index] if self.fused_mask.dim() == 3 else self.fused_mask)
+        if previous is None:
+            return self.carried, fuse if self.known is None else fuse & self.known
+
+        state = shift_right(previous)
+        if self.jitter > 0.0:
+            state = state + torch.empty_like(state).uniform_(-self.jitter, self.jitter)
+        refresh = torch.ones_like(self.later) if self.refresh is None else self.refresh.clone()
+        refresh[:, 0] = False  # nothing in this call comes before the first column
+        if self.carried is None:
+            return state, fuse & refresh
+        state = torch.where(refresh[..., None], state, self.carried)
+        return state, fuse if self.known is None else fuse & (refresh | self.known)
 
 
 def resolve_prefill_passes(mode: str, prefill_passes: int | None = None) -> int:

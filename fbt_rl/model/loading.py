@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -25,7 +26,7 @@ def load_model(
             "Give a folder written by save_pretrained, such as a stage's model/"
         )
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation=attn_implementation,
@@ -34,6 +35,7 @@ def load_model(
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"cannot load a causal language model from {folder}: {error}") from error
+    model, info = loaded
     # transformers would fill gaps with random numbers and only warn.
     wrong = {kind: sorted(map(str, info[kind])) for kind in ("missing_keys", "mismatched_keys") if info.get(kind)}
     if wrong:
