@@ -56,7 +56,7 @@ class FBTModel(FBTPreTrainedModel):
         text_config = config.get_text_config()
         self.text_model = AutoModel.from_config(text_config)
         self.feedback = LatentFeedback(text_config.hidden_size, config.fusion) if config.fusion != "none" else None
-        self.input_norm = nn.RMSNorm(text_config.hidden_size, text_config.rms_norm_eps)
+        self.input_norm = nn.RMSNorm(text_config.hidden_size, getattr(text_config, "rms_norm_eps", 1e-6))
         self.gradient_checkpointing = False
         self.post_init()
 

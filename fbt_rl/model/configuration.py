@@ -66,7 +66,7 @@ class FBTTextConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Called by ``@strict`` after construction.
+        """Called by ``@strict`` after construction, which wraps the error as a StrictDataclassError.
 
         Raises:
             ValueError: the head counts do not fit each other or the head dimension is odd (RoPE needs pairs).
@@ -107,7 +107,7 @@ class FBTConfig(PreTrainedConfig):
     use_cache: bool = True
 
     def validate_architecture(self) -> None:
-        """Called by ``@strict`` after construction.
+        """Called by ``@strict`` after construction, which wraps the error as a StrictDataclassError.
 
         Raises:
             ValueError: neither plain nor fused inputs would use the input norm.

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from fbt_rl.model.configuration import FBTConfig
@@ -33,7 +35,7 @@ def load_model(
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, StrictDataclassError, SafetensorError) as error:
         raise ValueError(f"cannot load a causal language model from {folder}: {error}") from error
     model, info = loaded
     # transformers would fill gaps with random numbers and only warn.

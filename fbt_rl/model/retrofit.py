@@ -42,10 +42,10 @@ def add_feedback(source: PreTrainedModel, fusion: Fusion = "gate") -> FBTForCaus
     if fusion == "none":
         raise ValueError("fusion 'none' adds nothing; choose gate, concat or add")
     text_model, head = source.base_model, source.get_output_embeddings()
-    if not isinstance(text_model, PreTrainedModel) or text_model is source or not isinstance(head, nn.Linear):
-        raise ValueError(f"{name} is not a decoder with an LM head on top, as Qwen3ForCausalLM is")
-    if head.bias is not None:
-        raise ValueError(f"the LM head of {name} has a bias, which an FBT has no place for")
+    if not isinstance(text_model, PreTrainedModel) or not hasattr(text_model, "embed_tokens") or not head:
+        raise ValueError(f"{name} is not a decoder with embed_tokens and an LM head on top, as Qwen3ForCausalLM is")
+    if not isinstance(head, nn.Linear) or head.bias is not None:
+        raise ValueError(f"the LM head of {name} is not one projection without bias, which is all an FBT has")
 
     embedding = source.get_input_embeddings().get_parameter("weight")
     config = FBTConfig(
