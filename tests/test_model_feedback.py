@@ -306,7 +306,7 @@ def test_gradient_checkpointing_gives_equal_gradients():
     for checkpointing in (False, True):
         model = small_model().train()
         if checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable()
         model(ids, labels=ids, num_passes=2, use_cache=False).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     assert gradients[0]["model.feedback.value_proj.weight"].abs().max() > 0

@@ -109,3 +109,5 @@ def test_refusals(model):
         generate(small_model("none"), prompt, "soft")
     with pytest.raises(NotImplementedError, match="does not carry latent states"):
         model.generate_batch([[2, 3]])
+    with pytest.raises(NotImplementedError, match="does not carry latent states"):
+        generate(model, prompt, "soft", cache_implementation="paged")

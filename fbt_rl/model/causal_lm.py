@@ -121,8 +121,8 @@ class FBTForCausalLM(FBTPreTrainedModel, GenerationMixin):
         generate: Callable = super().generate  # pyright: ignore[reportAttributeAccessIssue]
         return generate(*args, decode_mode=decode_mode, prefill_passes=passes, **kwargs)
 
-    def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: continuous batching would drop the carried states silently."""
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused, and with it ``generate_batch``: continuous batching would drop the carried states silently."""
         raise NotImplementedError("continuous batching does not carry latent states; use generate() instead")
 
     def prepare_inputs_for_generation(
