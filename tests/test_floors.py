@@ -24,6 +24,7 @@ FLOORS = {
     "fbt_rl.model": 1,
     "fbt_rl.tokenization": 1,
     "fbt_rl.tasks": 1,
+    "fbt_rl.cache": 1,
     "fbt_rl.decoding": 2,
     "fbt_rl.training": 2,
     "fbt_rl.evaluation": 2,
