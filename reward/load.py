@@ -1,0 +1,90 @@
+"""Rewards by name, by module or by file. Every way to name one is in this file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from reward.base import Reward, RewardError
+
+BUILT_IN = {"math": "reward.math_answer:math_verdicts"}
+
+
+def load_reward(use: str, args: dict[str, Any] | None = None) -> Reward:
+    """The reward meant by ``use``, with ``args`` bound to named parameters of its function.
+
+    ``use`` is a built-in name (``math``), ``package.module:function`` or ``path/to/file.py:function``.
+    Nothing is called but, for a built-in, the grader's own self-test. Raises :class:`RewardError`.
+    """
+    source, colon, attribute = BUILT_IN.get(use, use).rpartition(":")
+    if not colon:
+        known = ", ".join(BUILT_IN)
+        raise RewardError(
+            f"no reward {use!r}: built in are {known}; or give module:function or path/to/file.py:function"
+        )
+    module = _load_file(Path(source)) if source.endswith(".py") else _load_module(source)
+    if not hasattr(module, attribute):
+        raise RewardError(f"reward {use!r}: {source} has no {attribute!r}; it has {_functions_of(module)}")
+    function = getattr(module, attribute)
+    _check_signature(use, function, args or {})
+    if use in BUILT_IN:
+        module.self_test()
+    return Reward(use, function, dict(args or {}))
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise RewardError(
+                f"no module {name!r} for a reward: install its package, or name the file: path/to/file.py:function"
+            ) from error
+        raise RewardError(f"reward module {name!r} cannot be imported: {error}") from error
+    except Exception as error:  # whatever a user's module raises
+        raise RewardError(f"reward module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise RewardError(f"no reward file {path} (looked from {Path.cwd()})")
+    # A name of its own: two files called reward.py do not replace each other.
+    name = f"reward_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file raises
+        del sys.modules[name]
+        raise RewardError(f"reward file {path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _check_signature(use: str, function: Any, args: dict[str, Any]) -> None:
+    if not callable(function):
+        raise RewardError(f"reward {use!r} is a {type(function).__name__}, expected a function")
+    parameters = inspect.signature(function).parameters.values()
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    takes_rest = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if positional or not takes_rest:
+        raise RewardError(
+            f"reward {use!r} has the signature {inspect.signature(function)}; expected "
+            "(prompts, completions, completion_ids, **columns): all is given by keyword, and so is every data column"
+        )
+    if unknown := sorted(set(args) - named):
+        raise RewardError(f"reward {use!r} takes no argument {', '.join(unknown)}; its parameters are {sorted(named)}")
+
+
+def _functions_of(module: ModuleType) -> str:
+    names = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]
+    return ", ".join(names) or "no functions"

@@ -1,0 +1,133 @@
+"""Formulas compared by Math-Verify, after their size has been bounded.
+
+Math-Verify parses LaTeX by a grammar into an unevaluated tree; nothing of it is Python. Evaluating
+that tree is what can take for ever (``9^{9^{9^9}}``, ``(10^9)!``), so the tree is measured first.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from math_verify import parse, verify
+from math_verify.parser import LatexExtractionConfig
+
+MAX_DIGITS = 20_000  # of any number that evaluation would build
+MAX_SYMBOLIC_POWER = 20  # (x + 1)^n may be expanded
+MAX_TERMS = 1_000  # of a finite sum or product written with its sign
+
+# Both modules warn, once a process, that their signal-based time limit is off.
+logging.getLogger("math_verify.parser").setLevel(logging.ERROR)
+logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
+
+_CONFIG = [LatexExtractionConfig(boxed_match_priority=0)]
+# The parser works these out at once, before anything can be measured.
+_EVALUATED_WHILE_PARSING = re.compile(r"\\(?:gcd|lcm|binom)|\\operatorname\s*\{(?:gcd|lcm)")
+_POWER_OR_LARGE = re.compile(r"[\^!]|\d{5}")
+_PLAIN_FUNCTION = re.compile(r"(?<![\\a-zA-Z])(exp|sin|cos|tan|log|ln)\s*\(")
+
+
+class TooComplex(ValueError):
+    """Working this out could take time or memory without end."""
+
+
+def compare(prediction: str, answer: str) -> tuple[bool | None, str | None]:
+    """Whether two formulas are equal, and an error kind: ``too_complex``, ``unparseable``, ``bad_answer``.
+
+    Both are bare (no math delimiters). None: it is the right answer that cannot be evaluated.
+    """
+    gold, gold_value, gold_error = _read(answer)
+    if gold_error:
+        return None, "bad_answer"
+    given, given_value, error = _read(prediction)
+    if error:
+        return False, error
+    if gold_value is not None and given_value is not None:
+        return gold_value == given_value, None
+    # A text the parser cannot read stays a string; such answers are equal as strings only.
+    error = "unparseable" if all(isinstance(item, str) for item in given) else None
+    return bool(verify(gold, given, timeout_seconds=None)), error
+
+
+@lru_cache(maxsize=512)
+def _read(formula: str) -> tuple[list[Any], sympy.Rational | None, str | None]:
+    """Math-Verify's reading (a tree where there is one, and the normalised string), value, error kind."""
+    try:
+        parsed = _parse(formula)
+        return parsed, _rational(parsed), None if parsed else "unparseable"
+    except TooComplex:
+        return [], None, "too_complex"
+    except Exception:  # whatever sympy raises over a formula that makes no sense; self_test finds a broken grader
+        return [], None, "unparseable"
+
+
+def _parse(formula: str) -> list[Any]:
+    """Parsed and measured. Raises :class:`TooComplex`."""
+    if _EVALUATED_WHILE_PARSING.search(formula) and _POWER_OR_LARGE.search(formula):
+        raise TooComplex(formula)
+    parsed = parse(f"\\boxed{{{_as_latex(formula)}}}", _CONFIG, parsing_timeout=None)  # type: ignore[arg-type]
+    for item in parsed:
+        if not isinstance(item, str):
+            _magnitude(item)
+    return parsed
+
+
+def _as_latex(formula: str) -> str:
+    """Calculator notation (``2**(1/4)``, ``sqrt(3)``) as LaTeX."""
+    formula = _PLAIN_FUNCTION.sub(r"\\\1(", formula.replace("**", "^"))
+    formula = re.sub(r"\\mathrm\s*\{\s*e\s*\}", "e", formula)
+    if reversed_equation := re.fullmatch(r"\s*(-?[\d./]+)\s*=\s*([a-zA-Z])\s*", formula):
+        formula = f"{reversed_equation[2]}={reversed_equation[1]}"
+    return re.sub(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", formula)
+
+
+def _rational(parsed: list[Any]) -> sympy.Rational | None:
+    """The exact value of a formula of integers and fractions; Math-Verify would round a tiny one to 0."""
+    tree = parsed[0] if parsed else None
+    if not isinstance(tree, sympy.Expr) or tree.free_symbols or tree.has(sympy.Float):
+        return None
+    value = tree.doit()
+    return value if isinstance(value, sympy.Rational) else None
+
+
+def _magnitude(tree: Any) -> float:
+    """Bound of ``|log10 |value||`` of every number in the tree. Raises :class:`TooComplex`."""
+    if isinstance(tree, sympy.Rational):
+        return max(int(tree.p).bit_length(), int(tree.q).bit_length()) * math.log10(2)
+    if isinstance(tree, sympy.Float):
+        return abs(math.log10(abs(float(tree)))) if float(tree) and math.isfinite(float(tree)) else MAX_DIGITS
+    parts = [_magnitude(part) for part in getattr(tree, "args", ())]
+    size = sum(parts)
+    if isinstance(tree, sympy.Pow):
+        base, exponent = tree.args
+        if not exponent.free_symbols:
+            power = _size(exponent)
+            if power > MAX_SYMBOLIC_POWER and not base.is_Atom:
+                raise TooComplex(tree)
+            size = max(parts[0], 1.0) * max(power, 1.0)
+    elif isinstance(tree, sympy.factorial | sympy.binomial):
+        largest = _size(tree.args[0])
+        size = largest * math.log10(largest + 1)
+    elif isinstance(tree, sympy.Sum | sympy.Product):
+        bounds = [bound for limits in tree.limits for bound in limits[1:] if not bound.has(sympy.oo)]
+        if any(_size(bound) > MAX_TERMS for bound in bounds):
+            raise TooComplex(tree)
+    elif isinstance(tree, sympy.Integral | sympy.Limit):
+        raise TooComplex(tree)  # a task, not an answer; working it out can take any time
+    if size > MAX_DIGITS:
+        raise TooComplex(tree)
+    return size
+
+
+def _size(number: Any) -> float:
+    """``|number|`` of a part already bounded; 1 of what has no value (a letter, an unknown function)."""
+    try:
+        return min(abs(complex(number.evalf(5))), 1e9)
+    except OverflowError:
+        return 1e9
+    except TypeError:
+        return 1.0

@@ -1,0 +1,304 @@
+"""The math grader: extraction, exact numbers, formulas, hostile input, and whole data sets."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from reward import RewardError, grade, math_answer, math_reward
+from reward.extraction import extract_answer
+from reward.math_answer import equivalent, math_verdicts, parse_number, self_test
+
+DATA = Path(__file__).parents[2] / "shared/data"
+ALL_FORMS = ("boxed", "hashes", "phrase")
+
+
+def rows(name):
+    path = DATA / name
+    if not path.is_file():
+        pytest.skip(f"needs {name} of the data folder beside the project")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+EXTRACTION = [
+    ("so \\boxed{7}", "7"),
+    ("\\boxed{1} no, \\boxed{2}", "2"),
+    ("\\boxed{\\frac{1}{\\sqrt{2}}} done", "\\frac{1}{\\sqrt{2}}"),
+    ("\\fbox{ 3 }", "3"),
+    ("\\boxed {4}", "4"),
+    ("\\boxed{5} and then \\boxed{6", "5"),  # the last one is cut off
+    ("\\boxed{\\left\\{ x \\right.}", "\\left\\{ x \\right."),
+    ("\\boxed{\\boxed{9}}", "9"),
+    ("\\boxed{1} and \\boxed{2}", "1, 2"),
+    ("$\\boxed{1}$, $\\boxed{2}$ or \\boxed{3}", "1, 2, 3"),
+    ("\\boxed{7}, \\boxed{7}", "7"),
+    ("\\boxed{1}\n\\boxed{2}", "2"),
+    ("\\boxed{320} and those 4 hours", "320"),
+    ("work\n#### 72", "72"),
+    ("#### 1\n#### 1,050 ", "1,050"),
+    ("\\boxed{3}\n#### heading", "3"),
+    ("see #### 5", None),
+    ("\\boxed{}", None),
+    ("\\boxed{7", None),
+    ("The answer is 7", None),
+    ("7", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("text", "answer"), EXTRACTION)
+def test_extraction_is_strict(text, answer):
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is 17/3.", "17/3"),
+        ("Answer: 41 was wrong.\nAnswer: 42", "42"),
+        ("**Final Answer:** $\\frac{1}{2}$ as shown", "\\frac{1}{2}"),
+        ("The answer is 72, in total.", "72"),
+        ("the answer is 1,234.5 dollars because", "1,234.5 dollars"),
+        ("Final answer: the volume is 120. I hope", "120"),
+        ("\\boxed{3}. The answer is 4", "3"),
+        ("nothing here", None),
+    ],
+)
+def test_answer_phrases_are_read_where_asked_for(text, answer):
+    assert extract_answer(text, ALL_FORMS) == answer
+
+
+NUMBERS = {
+    "7": "7",
+    "-8,192": "-8192",
+    "+3.50": "7/2",
+    ".5": "1/2",
+    "7.": "7",
+    "$1{,}000.5$": "2001/2",
+    "\\$3": "3",
+    "3/4": "3/4",
+    "-1,234/2": "-617",
+    "\\frac34": "3/4",
+    "-\\dfrac{ 3 }{4}": "-3/4",
+    "\\frac{-3}{4}": "-3/4",
+    "25\\%": "25",
+    "45^\\circ": "45",
+    "15\\mbox{ cm}^2": "15",
+    "18 eggs": "18",
+    "12\\,345\\,678": "12345678",
+    "11,\\! 111": "11111",
+    "**73**": "73",
+    "−4": "-4",
+}
+NOT_NUMBERS = ["", ".", "-", "1,22", "3+5", "1/0", "\\frac{1}{0}", "12:30", "5 million", "5 \\text{ million}", "x",
+               "3\\pi", "2^3", "1e5", "(7)", "7, 8", "7 and 8", "AZ2", "\\frac{1}{2", "1" * 300]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), NUMBERS.items())
+def test_numbers_are_read_exactly(text, value):
+    assert parse_number(text) == Fraction(value)
+
+
+@pytest.mark.parametrize("text", NOT_NUMBERS)
+def test_what_is_no_number_is_none(text):
+    assert parse_number(text) is None
+
+
+PAIRS = [
+    ("0.0833333333333333", "\\frac{1}{12}", True),
+    ("0.333333", "1/3", True),
+    ("0.333334", "1/3", False),
+    ("0.3333", "1/3", False),
+    ("7.0000001", "7", False),
+    ("1/2004!", "1/2006!", False),
+    ("1/2^{99}", "1/2^{98}", False),
+    ("10^4", "10000", True),
+    ("2^{3^2}", "512", True),
+    ("\\sqrt{8}", "2\\sqrt2", True),
+    ("2**(1/4)", "\\sqrt{\\sqrt{2}}", True),
+    ("-1 + sqrt(3)", "\\sqrt{3} - 1", True),
+    ("x^2+2x+1", "(x+1)^2", True),
+    ("x = 5", "5", True),
+    ("5", "x = 5", True),
+    ("2=x", "x=2", True),
+    ("x = 2", "x = 3", False),
+    ("(1,2)", "[1,2]", False),
+    ("(1,2)", "(2,1)", False),
+    ("\\{3,2,1\\}", "\\{1,2,3\\}", True),
+    ("1,2", "1,2,3", False),
+    ("7, 8", "7", False),
+    ("\\text{Evelyn}", "evelyn", True),
+    ("(B)", "\\text{B}", True),
+    ("E: a score", "E", True),
+    ("\\frac{1}{0}", "1", False),
+    ("0=0", "x+y=3", False),
+]
+
+
+@pytest.mark.parametrize(("prediction", "answer", "expected"), PAIRS)
+def test_pairs(prediction, answer, expected):
+    assert equivalent(prediction, answer)[0] is expected
+
+
+def test_verdicts_say_what_happened():
+    right = grade("3+5=8 \\boxed{8}", "8")
+    assert (right.correct, right.score, right.extracted, right.error) == (True, 1.0, "8", None)
+    assert grade("no box", "8").error == "no_answer"
+    assert grade("\\boxed{9^{9^{9^9}}}", "8").error == "too_complex"
+    assert grade("\\boxed{((}", "8").error == "unparseable"
+    assert grade("\\boxed{8}", "#### 8").correct is True
+    assert grade("\\boxed{8}", "long work \\boxed{8}").correct is True
+    for missing in ("", "  "):
+        verdict = grade("\\boxed{8}", missing)
+        assert (verdict.correct, verdict.score, verdict.error) == (None, None, "bad_answer")
+    assert grade("\\boxed{8}", "9^{9^{9^9}}").score is None
+    assert grade("\\boxed{9^{9^{9^9}}}", "9^{9^{9^9}}").score == 1.0
+
+
+def test_numeric_takes_no_sum_for_its_result():
+    assert grade("\\boxed{3+5}", "8").correct is True
+    lazy = grade("\\boxed{3+5}", "8", numeric=True)
+    assert (lazy.correct, lazy.score, lazy.error) == (False, 0.0, "not_a_number")
+    assert grade("\\boxed{8}", "8", numeric=True).correct is True
+    assert grade("\\boxed{-8}", "8", numeric=True).correct is False
+    assert grade("\\boxed{8}", "x", numeric=True).error == "bad_answer"
+
+
+def test_reward_in_the_call_shape_of_trl():
+    chat = [{"role": "assistant", "content": "\\boxed{2}"}]
+    scores = math_reward(
+        prompts=["a", "b", "c", "d"],
+        completions=["\\boxed{1}", chat, "2", "\\boxed{1}"],
+        completion_ids=[[1]] * 4,
+        answer=["1", "2", "2", ""],
+        trainer_state=None,
+    )
+    assert scores == [1.0, 1.0, 0.0, None]
+    with pytest.raises(ValueError, match="zip"):
+        math_reward(["a"], ["\\boxed{1}"], answer=[])
+
+
+def test_self_test_finds_a_broken_grader(monkeypatch):
+    self_test.cache_clear()
+    self_test()
+    self_test.cache_clear()
+    monkeypatch.setattr(math_answer, "equivalent", lambda prediction, answer: (False, "unparseable"))
+    with pytest.raises(RewardError, match="self-test failed"):
+        self_test()
+
+
+HOSTILE = [
+    "9^{9^{9^9}}", "10^{10^{10}}", "200000000!", "9999999999!!", "(9^9)^{9^{99}}", "\\binom{10^9}{10^8}",
+    "\\binom{1000000}{500000}", "\\sum_{k=1}^{10^{9}} \\frac{1}{k^k}", "\\prod_{k=1}^{10^{9}} k", "2^{999999999}",
+    "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}^{999999}", "\\gcd(9^{9^9},3)", "\\sqrt[3]{10^{10^{9}}}", "(x+1)^{99999}",
+    "\\sin^{9999}(x)", "0.1^{9^{9^{9}}}", "1e999999999", "\\int x^{x^x} dx", "\\lim_{x\\to\\infty} x^{x^x}",
+    "(" * 1000, "(" * 20 + "1" + ")" * 20, "1+" * 900 + "1", "x^" * 500 + "2", "9" * 1900 + "!", "{" * 200,
+    "\\left" * 99, "|" * 60, "\\begin{pmatrix}" + "1&" * 100 + "1\\end{pmatrix}", "\x00", "1/0", "nan", "\\infty",
+    "zoo", "lambda: 0", "\ud800", "𝟟", "٣",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", ["7", "x+1"])
+def test_hostile_formulas_are_wrong_and_quick(gold):
+    equivalent("\\sqrt{2}", "x")  # the imports are not timed
+    for formula in HOSTILE:
+        started = time.perf_counter()
+        verdict = grade(f"\\boxed{{{formula}}}", gold)
+        assert verdict.score == 0.0, formula
+        assert time.perf_counter() - started < 5.0, formula
+
+
+def test_nothing_a_model_writes_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    payloads = [row["prediction"] for row in rows("grader_pairs/pairs.jsonl") if "__" in (row["prediction"] or "")]
+    payloads += ["__import__('os').system('touch marker') or 0", "\\text{__import__('os').mkdir('marker')}"]
+    assert len(payloads) >= 4
+    for payload in payloads:
+        assert equivalent(payload, "0")[0] is False
+        assert grade(f"\\boxed{{{payload}}}", "0").score == 0.0
+        assert grade(payload, "0", forms=ALL_FORMS).score == 0.0
+    assert os.listdir(tmp_path) == []
+
+
+def test_random_text_never_raises():
+    symbols = "\\frac { } ( ) [ ] 1 23 x + - ^ _ = < , . \\sqrt \\text \\% ! | \\boxed{ } #### e i \\pi \\infty / * 0"
+    pieces = [*symbols.split(), " ", "\n"]
+    draws = random.Random(0)
+    for _ in range(250):
+        text = "".join(draws.choices(pieces, k=draws.randint(1, 9)))
+        assert grade(f"\\boxed{{{text}}}", draws.choice(["7", "x+1", "(1,2)"])).score in (0.0, 1.0)
+
+
+def test_grading_works_in_threads():
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(grade("\\boxed{\\frac{2}{\\sqrt 2}}", "\\sqrt{2}").correct))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 4
+
+
+def test_plain_numbers_are_quick_and_need_no_sympy():
+    code = (
+        "import sys; from reward import grade; assert grade('\\\\boxed{8}', '8').correct;"
+        "assert not {'sympy', 'torch', 'ray'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    count = 20_000
+    completions = [f"3+5={i % 20},8-2=6 \\boxed{{{i % 30 - 10}}}" for i in range(count)]
+    answers = [str(i % 29 - 10) for i in range(count)]
+    best = 0.0
+    for _ in range(3):  # other work may share the processor
+        started = time.perf_counter()
+        math_verdicts([""] * count, completions, answer=answers)
+        best = max(best, count / (time.perf_counter() - started))
+    assert best > 20_000
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_gsm8k_answer_under_its_own_text_and_a_neighbours(split):
+    solutions = [row["answer"] for row in rows(f"gsm8k/{split}.jsonl")]
+    golds = [solution.rpartition("#### ")[2] for solution in solutions]
+    assert set(math_reward([], solutions, answer=golds)) == {1.0}
+    shifted = [(s, g) for s, g, own in zip(solutions, golds[1:], golds, strict=False) if g != own]
+    shifted = [(s, g) for s, g in shifted if parse_number(g) != parse_number(extract_answer(s))]
+    assert len(shifted) > 0.95 * len(solutions)
+    assert set(math_reward([], [s for s, _ in shifted], answer=[g for _, g in shifted])) == {0.0}
+
+
+def test_math500_answers_under_their_own_solutions():
+    data = rows("math500/test.jsonl")
+    verdicts = [grade(row["solution"], row["answer"]) for row in data[:150]]
+    assert [v for v in verdicts if v.score != 1.0] == []
+
+
+def test_grader_pairs_of_other_projects():
+    """The share agreed upon is a floor to be raised; what must hold already is that nothing wrong passes."""
+    pairs = [
+        row
+        for row in rows("grader_pairs/pairs.jsonl")
+        if row["expected"] is not None and not row.get("convention") and not row.get("suspect")
+    ]
+    wrongly_passed, agreed = [], 0
+    for row in pairs:
+        prediction, gold = row["prediction"] or "", row["gold"] or ""
+        if row["style"] != "bare":  # a whole output; some are nothing but the answer
+            prediction = extract_answer(prediction, ALL_FORMS) or prediction
+            gold = extract_answer(gold, ALL_FORMS) or gold
+        equal = equivalent(prediction, gold)[0] is True
+        agreed += equal == row["expected"]
+        if equal and not row["expected"]:
+            wrongly_passed.append(row["id"])
+    assert wrongly_passed == []
+    assert agreed / len(pairs) >= 0.90
