@@ -192,6 +192,8 @@ def test_a_row_that_starts_inside_a_document_has_no_earlier_state(model):
     ids, positions = random_ids(1, 5), torch.arange(3, 8)[None]
     inputs = stack_inputs(model, ids, position_ids=positions, num_passes=2)
     assert torch.equal(inputs[1][:, 0], plain_by_hand(model, ids)[:, 0])
+    prefilled = stack_inputs(model, ids, position_ids=positions, prefill_mask=ids > 0)
+    assert torch.equal(prefilled[1][:, 0], plain_by_hand(model, ids)[:, 0])
     given = stack_inputs(model, ids, position_ids=positions, num_passes=2, latents=random_latents(1, 5))
     torch.testing.assert_close(given[1][:, :1], fuse_by_hand(model, random_latents(1, 5)[:, :1], ids[:, :1]), **CLOSE)
 
@@ -229,15 +231,18 @@ def test_prefill_mask_is_a_plain_pass_over_the_prompt(model, padding):
     columns = torch.arange(ids.shape[1]).expand(2, -1)
     mask, latents = (columns >= padding).long(), random_latents(2, ids.shape[1])
     prefill = (columns >= padding) & (columns < padding + 4)
-    kwargs = {"attention_mask": mask, "prefill_mask": prefill, "refresh_mask": ~prefill, "num_passes": 2}
+    kwargs = {"attention_mask": mask, "prefill_mask": prefill, "num_passes": 2}
     prompt_pass, first, second = stack_inputs(model, ids, latents=latents, **kwargs)
+    for given in (~prefill, torch.ones_like(prefill)):  # prompts are never refreshed, asked or not
+        assert torch.equal(stack_inputs(model, ids, latents=latents, refresh_mask=given, **kwargs)[2], second)
     assert prompt_pass.shape[1] == padding + 4  # no wider than the prompts
     expected = fuse_by_hand(model, stack(model, plain_by_hand(model, prompt))[:, :-1], prompt[:, 1:])
     for inputs in (first, second):
         torch.testing.assert_close(inputs[:, padding + 1 : padding + 4], expected, **CLOSE)
     torch.testing.assert_close(first[:, padding + 4 :], fuse_by_hand(model, latents[:, padding + 4 :], rest), **CLOSE)
-    alone = stack_inputs(model, ids, attention_mask=mask, prefill_mask=prefill)[1]
-    assert torch.equal(alone[:, padding + 4 :], plain_by_hand(model, rest))
+    half = columns >= padding + 6
+    for inputs in stack_inputs(model, ids, refresh_mask=half, **kwargs)[1:]:  # no states at hand: plain
+        assert torch.equal(inputs[:, padding + 4 : padding + 6], plain_by_hand(model, rest)[:, :2])
 
 
 def test_prefill_of_ragged_rows(model):

@@ -127,6 +127,7 @@ class FBTModel(FBTPreTrainedModel):
         carried, known = latents, None
         if prefill_mask is not None:
             prefill_mask = prefill_mask & later
+            prefill_mask[:, 0] = False  # nothing in this call comes before the first column
             prefilled = self._prefill_states(plain, attention_mask, position_ids, prefill_mask, kwargs)
             known = prefill_mask if latents is None else None
             carried = prefilled if latents is None else torch.where(prefill_mask[..., None], prefilled, latents)
