@@ -1,0 +1,257 @@
+"""The commands. Exit codes: 0 done, 1 the work failed, 2 bad input, 130 Ctrl-C, 143 terminated.
+
+Whatever a command needs is imported inside it, so that ``--help`` and ``--dry-run`` stay quick.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+app = typer.Typer(
+    help="Train full-bandwidth transformers and post-train them with RL.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+JOBS_ADDRESS = "http://127.0.0.1:8265"
+
+Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped config (tiny, smoke, gsm8k).")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to override.")]
+JobsAddress = Annotated[str, typer.Option("--address", help="The cluster's Ray Jobs server.")]
+Job = Annotated[str, typer.Argument(help="The job's id, as submit printed it.")]
+Model = Annotated[Path, typer.Argument(help="A model folder, such as a stage's model/.")]
+Mode = Literal["standard", "soft", "fused"]
+
+
+@app.command()
+def run(
+    config: Config,
+    overrides: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(help="The run's folder; default runs/<name>.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="A Ray cluster (HOST:PORT or auto); default: Ray started here.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print config, stages and resources, and stop.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; the old folder is renamed and kept.")] = False,
+) -> None:
+    """Run a config's stages. The same command goes on where an interrupted run stopped."""
+    from fbt_rl import pipeline
+    from fbt_rl.config_file import load_config
+
+    settings = load_config(config, overrides or [])
+    folder = pipeline.choose_run_dir(settings, run_dir)
+    # In a Ray job, and where the user's shell says so, the cluster is known without being named.
+    known = os.environ.get("RAY_ADDRESS", "")
+    address = address or (known if known and "://" not in known else None)
+    if dry_run:
+        pipeline.dry_run(settings, folder, fresh=fresh, local=address is None)
+    else:
+        pipeline.run(settings, folder, address=address, fresh=fresh)
+
+
+@app.command("eval")
+def evaluate(
+    model: Model,
+    data: Annotated[str, typer.Option(help="arithmetic, or a file (jsonl, json, csv, parquet).")] = "arithmetic",
+    prompt: Annotated[str, typer.Option(help="Column of the prompts.")] = "prompt",
+    answer: Annotated[str, typer.Option(help="Column of the answers.")] = "answer",
+    modes: Annotated[str, typer.Option(help="Decoding modes, with commas between.")] = "standard,soft,fused",
+    limit: Annotated[int, typer.Option(min=1, help="Problems at most.")] = 1000,
+    samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows decoded together.")] = 64,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="A folder for the answers and the result.")] = None,
+) -> None:
+    """Let a model answer problems in each decoding mode and grade the answers."""
+    from fbt_rl.config_file import parse_config
+    from fbt_rl.preflight import check_run
+    from fbt_rl.resources import this_machine
+
+    if data == "arithmetic":
+        source: dict[str, Any] = {"kind": "arithmetic", "split": "heldout", "size": limit}
+    else:
+        source = {"kind": "files", "paths": [data], "prompt": prompt, "answer": answer, "limit": limit}
+    wanted = [mode.strip() for mode in modes.split(",")]
+    stage = {"kind": "eval", "data": source, "modes": wanted, "max_new_tokens": max_new_tokens}
+    config = parse_config({"name": "eval", "model": {"path": str(model)}, "stages": {"eval": stage}})
+    check_run(config, out or Path.cwd(), ["eval"], this_machine())
+    _quiet_torch()
+    from fbt_rl.artifacts import StageFolder
+    from fbt_rl.evaluation.compare import summarise
+    from fbt_rl.evaluation.evaluate import evaluate_model
+    from fbt_rl.tasks import load_problems
+
+    table = evaluate_model(
+        model,
+        load_problems(config.stages["eval"].data, seed, needs=("prompt", "answer")),  # pyright: ignore[reportArgumentType]
+        wanted,  # pyright: ignore[reportArgumentType]
+        max_new_tokens=max_new_tokens,
+        samples=samples,
+        temperature=temperature,
+        batch_size=batch_size,
+        seed=seed,
+        folder=out,
+    )
+    summary = summarise(table)
+    if out is not None:
+        StageFolder(out).write_result({"modes": summary})
+    for mode, values in summary.items():
+        typer.echo(_summary_line(mode, values))
+
+
+@app.command()
+def generate(
+    model: Model,
+    prompts: Annotated[list[str], typer.Argument(help="One or more prompts.")],
+    mode: Annotated[Mode, typer.Option(help="Decoding mode.")] = "standard",
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+) -> None:
+    """Print a model's completion of each prompt."""
+    _quiet_torch()
+    from fbt_rl.decoding import SamplingParams, decode
+    from fbt_rl.model import load_model
+    from fbt_rl.tasks import encode_prompt
+    from fbt_rl.tokenization import load_tokenizer
+
+    loaded, tokenizer = load_model(model), load_tokenizer(model)
+    encode = tokenizer.encode if raw else lambda text: encode_prompt(tokenizer, text)
+    params = SamplingParams(
+        mode=mode, max_new_tokens=max_new_tokens, temperature=temperature, eos_token_ids=(tokenizer.eos_token_id,)
+    )
+    for completion in decode(loaded, [encode(prompt) for prompt in prompts], params, seed=seed):
+        typer.echo(tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+
+
+@app.command()
+def report(run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]) -> None:
+    """Write the report of a run's finished stages."""
+    from fbt_rl.report import write_report
+
+    typer.echo(write_report(run_dir))
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="Folder of a pretrained decoder.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    fusion: Annotated[Literal["gate", "concat", "add"], typer.Option(help="How a latent enters.")] = "gate",
+) -> None:
+    """Give a pretrained decoder latent feedback; its standard mode computes what it did before."""
+    _quiet_torch()
+    from fbt_rl.model.retrofit import convert
+
+    convert(source, out, fusion=fusion)
+    typer.echo(f"wrote {out}")
+
+
+@app.command()
+def submit(
+    config: Config,
+    overrides: Overrides = None,
+    address: JobsAddress = JOBS_ADDRESS,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="The run's folder on the cluster; default ~/fbt-rl/runs/<name> there.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; the old folder is renamed and kept.")] = False,
+) -> None:
+    """Send a config, with this code and the files it names, to a cluster as a Ray job."""
+    from fbt_rl import jobs
+    from fbt_rl.config_file import load_config
+
+    job = jobs.submit(load_config(config, overrides or []), address, run_dir=run_dir, fresh=fresh)
+    typer.echo(job)
+
+
+@app.command()
+def status(job: Job, address: JobsAddress = JOBS_ADDRESS) -> None:
+    """Print how a job stands; exit code 1 if it failed or was stopped."""
+    from fbt_rl import jobs
+
+    found = jobs.status(job, address)
+    typer.echo(found)
+    raise typer.Exit(0 if found.good else 1)
+
+
+@app.command()
+def logs(
+    job: Job,
+    address: JobsAddress = JOBS_ADDRESS,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends.")] = False,
+) -> None:
+    """Print what a job has written; with -f the exit code is that of status."""
+    from fbt_rl import jobs
+
+    for text in jobs.logs(job, address, follow=follow):
+        typer.echo(text, nl=False)
+    if follow:
+        raise typer.Exit(0 if jobs.status(job, address).good else 1)
+
+
+@app.command()
+def stop(job: Job, address: JobsAddress = JOBS_ADDRESS) -> None:
+    """Stop a job and wait until it has ended. Submitting it again goes on where it stopped."""
+    from fbt_rl import jobs
+
+    typer.echo(jobs.stop(job, address))
+
+
+def _quiet_torch() -> None:
+    """One thread unless told otherwise: on shared cores more of them spin. No progress bars for files."""
+    threads = int(os.environ.setdefault("OMP_NUM_THREADS", "1"))
+    import torch
+    from transformers.utils import logging
+
+    torch.set_num_threads(threads)
+    logging.disable_progress_bar()
+
+
+def _summary_line(mode: str, values: dict[str, Any]) -> str:
+    low, high = values["accuracy_ci"]
+    return (
+        f"{mode:<9} right {values['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) of {values['n']}, "
+        f"median length {values['median_length']:g}, truncated {values['truncated']:.1%}"
+    )
+
+
+def _stop(number: int, _frame: Any) -> None:
+    typer.echo("stopping; the same command goes on where this one stops", err=True)
+    sys.exit(128 + number)
+
+
+def main() -> None:
+    """Run a command; every expected failure ends with one message on stderr and an exit code."""
+    from fbt_rl.lock import Locked
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        app()
+    except ValueError as error:  # ConfigError, DataError, RewardError, RunRefused, PreflightError, ...
+        _fail(error, 2)
+    except (OSError, Locked) as error:
+        _fail(error, 1)
+    except RuntimeError as error:
+        if not type(error).__module__.startswith("fbt_rl"):
+            raise
+        _fail(error, 1)
+
+
+def _fail(error: Exception, code: int) -> None:
+    typer.echo(f"error: {error}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
