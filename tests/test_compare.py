@@ -123,7 +123,7 @@ def test_equal_lengths_with_fewer_truncations():
     assert "The shorter mean is explained by fewer truncations" in text(entry)
     assert "No change in length is shown" in text(entry)
     assert entry["mean_length_both_finish_before"] == entry["mean_length_both_finish_after"]
-    assert "raise max_new_tokens" in text(entry)  # 9 % truncated
+    assert "raise max_new_tokens" in text(entry)  # 9% truncated
 
 
 def test_fewer_truncations_beside_a_real_shortening():
@@ -140,7 +140,7 @@ def test_shorter_only_because_hard_problems_were_dropped():
     after = table([True] * 500 + [False] * 500, lengths)
     entry = compared(before, after)
     assert entry["median_length_correct_after"] < entry["median_length_correct_before"]
-    assert "compares different problems (500 solved only before, 0 only after)" in text(entry)
+    assert "compares different problems (500 solved only by old, 0 only by new)" in text(entry)
     assert "No change in length is shown on the 500 problems" in text(entry)
     assert "shorter on the" not in text(entry)
     assert "Accuracy is lower" in text(entry)

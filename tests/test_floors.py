@@ -17,6 +17,8 @@ FLOORS = {
     "fbt_rl.artifacts": 0,
     "fbt_rl.data_files": 0,
     "fbt_rl.report": 0,
+    "fbt_rl.report_charts": 0,
+    "fbt_rl.report_examples": 0,
     "fbt_rl.report_figures": 0,
     "fbt_rl.evaluation.statistics": 0,
     "fbt_rl.evaluation.compare": 0,

@@ -192,14 +192,29 @@ def compare(
         "unjudged_rows": old.unjudged + new.unjudged,
         "margin": margin,
     }
+    entry["accuracy_verdict"] = _accuracy_verdict(*interval, margin)
+    entry["length_verdict"] = _length_verdict(*entry["paired_length_ratio_ci"])
     return {**entry, "findings": findings(entry)}
+
+
+def _accuracy_verdict(low: float, high: float, margin: float) -> str:
+    """What the interval of the difference shows: higher, lower, "no worse" at the margin, or unclear."""
+    if low > 0 or high < 0:
+        return "higher" if low > 0 else "lower"
+    return "no worse" if low > -margin else "unclear"
+
+
+def _length_verdict(low: float | None, high: float | None) -> str:
+    """What the interval of the paired ratio shows: shorter, longer, unchanged (as far as it shows), or unknown."""
+    if low is None or high is None:
+        return "unknown"
+    return "shorter" if high < 1 else "longer" if low > 1 else "unchanged"
 
 
 def findings(entry: dict[str, Any]) -> list[str]:
     """Sentences on one comparison. Each claim rests on an interval, never on a bare p-value."""
     sentences = [_accuracy_finding(entry), _length_finding(entry)]
-    upper = entry["paired_length_ratio_ci"][1]
-    shorter = upper is not None and upper < 1
+    shorter = entry["length_verdict"] == "shorter"
     fewer_truncated = entry["truncated_after"] < entry["truncated_before"]
     if fewer_truncated and entry["mean_length_after"] < entry["mean_length_before"]:
         lead = "Part of the fall in mean length is" if shorter else "The shorter mean is explained by"
@@ -218,8 +233,8 @@ def findings(entry: dict[str, Any]) -> list[str]:
     if median_before and median_after and median_after < median_before and not shorter:
         sentences.append(
             f"The lower median over correct answers ({median_before:g} to {median_after:g} tokens) compares different "
-            f"problems ({entry['n_only_before_solves']:,} solved only before, {entry['n_only_after_solves']:,} only "
-            "after); it is not evidence of shorter answers."
+            f"problems ({entry['n_only_before_solves']:,} solved only by {entry['before']}, "
+            f"{entry['n_only_after_solves']:,} only by {entry['after']}); it is not evidence of shorter answers."
         )
     worst = max(entry["truncated_before"], entry["truncated_after"])
     if worst > TRUNCATION_LIMIT:
@@ -240,19 +255,15 @@ def _accuracy_finding(entry: dict[str, Any]) -> str:
     margin = f"{100 * entry['margin']:g} points"
     numbers = (
         f"{_percent(entry['accuracy_before'])} to {_percent(entry['accuracy_after'])}, n = {entry['n']:,}; "
-        f"95 % interval of the difference {_points(low)} to {_points(high)} points, "
+        f"95% interval of the difference {_points(low)} to {_points(high)} points, "
         f"exact McNemar p {_p(entry['mcnemar_p'])}"
     )
-    if low > 0:
+    if entry["accuracy_verdict"] == "higher":
         return f"Accuracy is higher ({numbers})."
-    if high < 0:
-        bound = (
-            f"a loss of {margin} or more is excluded"
-            if low > -entry["margin"]
-            else f"a loss of {margin} is not excluded"
-        )
-        return f"Accuracy is lower ({numbers}); {bound}."
-    if low > -entry["margin"]:
+    if entry["accuracy_verdict"] == "lower":
+        excluded = "a loss of {} or more is excluded" if low > -entry["margin"] else "a loss of {} is not excluded"
+        return f"Accuracy is lower ({numbers}); {excluded.format(margin)}."
+    if entry["accuracy_verdict"] == "no worse":
         return f"Accuracy is no worse at a margin of {margin} ({numbers}); a difference is not shown."
     return f"Too few problems to tell whether accuracy changed ({numbers}); a loss of {margin} is not excluded."
 
@@ -260,20 +271,18 @@ def _accuracy_finding(entry: dict[str, Any]) -> str:
 def _length_finding(entry: dict[str, Any]) -> str:
     low, high = entry["paired_length_ratio_ci"]
     both = f"{entry['n_both_solve']:,} problem{'s' if entry['n_both_solve'] != 1 else ''} that both sides solve"
-    if low is None or high is None:
+    if entry["length_verdict"] == "unknown":
         return f"Too few problems to compare lengths: {both}."
     ratio = entry["paired_length_ratio"]
-    numbers = f"ratio {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}, Wilcoxon p {_p(entry['wilcoxon_p'])}"
-    if high < 1:
-        return f"Correct answers are {100 * (1 - ratio):.1f} % shorter on the {both} ({numbers})."
-    if low > 1:
-        return f"Correct answers are {100 * (ratio - 1):.1f} % longer on the {both} ({numbers})."
-    bound = 100 * max(1 - low, high - 1)
-    return f"No change in length is shown on the {both} ({numbers}); changes beyond {bound:.1f} % are excluded."
+    numbers = f"ratio {ratio:.3f}, 95% interval {low:.3f} to {high:.3f}, Wilcoxon p {_p(entry['wilcoxon_p'])}"
+    if entry["length_verdict"] == "unchanged":
+        bound = 100 * max(1 - low, high - 1)
+        return f"No change in length is shown on the {both} ({numbers}); changes beyond {bound:.1f}% are excluded."
+    return f"Correct answers are {100 * abs(1 - ratio):.1f}% {entry['length_verdict']} on the {both} ({numbers})."
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"
 
 
 def _points(difference: float) -> str:

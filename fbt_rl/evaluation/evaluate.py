@@ -1,0 +1,311 @@
+"""Evaluation: problems to generations to verdicts, in every mode, sharded over ranks and resumable.
+
+Every batch of answers is written to a shard as soon as it is graded, so an interrupted evaluation
+goes on with the problems that have no answer yet, whatever the number of ranks and the batch size.
+What is sampled depends on the seed, the problem's place in the data and the sample's number only:
+the same evaluation before and after training, or in another mode, pairs row by row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.distributed
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from fbt_rl.artifacts import StageContext, StageFolder
+from fbt_rl.config import EvalStage, Mode
+from fbt_rl.config_file import ConfigError
+from fbt_rl.decoding import Completion, SamplingParams, decode
+from fbt_rl.evaluation.compare import modes_of, summarise
+from fbt_rl.model import is_fbt, load_model
+from fbt_rl.tasks import encode_prompt, load_problems
+from fbt_rl.tokenization import load_tokenizer
+from reward.base import Reward
+from reward.load import load_reward
+
+SCHEMA = pa.schema(
+    [
+        ("problem_id", pa.string()),
+        ("mode", pa.string()),
+        ("sample", pa.int32()),
+        ("prompt", pa.string()),
+        ("completion", pa.string()),
+        ("answer", pa.string()),
+        ("extracted", pa.string()),
+        ("correct", pa.bool_()),  # null: could not be judged
+        ("error", pa.string()),
+        ("finish_reason", pa.string()),
+        ("num_tokens", pa.int32()),
+        ("seed", pa.int64()),
+    ]
+)
+_SHARD_SCHEMA = SCHEMA.append(pa.field("index", pa.int64()))  # the problem's place in the data
+_MAX_SAMPLES = 1 << 16  # a row's key is index * 65,536 + sample, so more samples keep the first ones
+_FINGERPRINT = b"fingerprint"
+
+
+def run(stage: EvalStage, context: StageContext) -> dict[str, Any]:
+    """Evaluate ``context.source``: ``{"modes": {mode: summary}}``, and ``generations.parquet`` in the stage's folder.
+
+    Executed by every rank, on the run's seed: all evaluations of a run draw the same. Raises
+    ConfigError, DataError or RewardError before any model is run.
+    """
+    if context.source is None:
+        raise ConfigError(f"stages.{context.name} evaluates a model: put a training stage above it or set model.path")
+    table = evaluate_model(
+        context.source,
+        load_problems(stage.data, context.config.seed, needs=("prompt", "answer")),
+        stage.modes,
+        max_new_tokens=stage.max_new_tokens,
+        samples=stage.samples,
+        temperature=stage.temperature,
+        batch_size=stage.batch_size,
+        reward=load_reward(stage.reward.use, stage.reward.args),
+        seed=context.config.seed,
+        folder=context.folder.path,
+        attn_implementation=context.config.model.attn_implementation,
+    )
+    return {"modes": summarise(table)}
+
+
+def evaluate_model(
+    model_folder: str | Path,
+    problems: Dataset,
+    modes: Sequence[Mode],
+    *,
+    max_new_tokens: int,
+    samples: int = 1,
+    temperature: float = 0.0,
+    batch_size: int = 256,
+    reward: Reward | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    attn_implementation: str | None = None,
+) -> pa.Table:
+    """Answer and grade ``problems`` (columns ``problem_id``, ``prompt``, ``answer``) in each of ``modes``.
+
+    Returns the rows of ``generations.parquet`` by mode, problem and sample. Under torch.distributed
+    the ranks share the problems and all return the same table; ``folder``, where the work is kept
+    and resumed from, is then needed, and shared. ``reward`` judges (default: ``math``). A truncated
+    answer is wrong. Raises ValueError when the model lacks feedback for a mode or a prompt does not
+    fit its context.
+    """
+    if not 1 <= samples <= _MAX_SAMPLES:
+        raise ValueError(f"samples is {samples}; expected 1 to {_MAX_SAMPLES:,}")
+    if not len(problems):
+        raise ValueError("there are no problems to evaluate on")
+    reward = reward or load_reward("math")
+    settings = {
+        "model": _weights_of(Path(model_folder)),
+        "problems": [problems[name][:] for name in ("problem_id", "prompt", "answer")],
+        "decoding": [samples, temperature, max_new_tokens, seed],
+        "reward": [reward.name, reward.args],
+    }
+    fingerprint = hashlib.sha256(json.dumps(settings, default=str).encode()).hexdigest()[:16]
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        shards = Path(place) / f"shards-{fingerprint}"
+        target = StageFolder(Path(place)).generations_path
+        if (finished := _finished(target, fingerprint, modes)) is not None:
+            return finished
+        pending = {mode: sorted(set(range(len(problems))) - _answered(shards, mode)) for mode in modes}
+        _barrier()  # nobody writes a shard before all have looked
+        if any(pending.values()):
+            model = load_model(model_folder, attn_implementation=attn_implementation)
+            model = model.to(_device())  # pyright: ignore[reportArgumentType]
+            tokenizer = load_tokenizer(model_folder)
+            params = SamplingParams(
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                num_samples=samples,
+                eos_token_ids=_eos_token_ids(model, tokenizer),
+            )
+            rows = problems.to_list()
+            prompt_ids = [encode_prompt(tokenizer, row["prompt"]) for row in rows]
+            answerer = _Answerer(model, tokenizer, rows, prompt_ids, reward, params, seed)
+            answerer.check(modes, str(model_folder))
+            for mode in modes:
+                answerer.answer(mode, pending[mode], batch_size, shards)
+        _barrier()
+        if _rank() == 0:
+            _merge(shards, target, modes, fingerprint)
+        _barrier()
+        return pq.read_table(target)
+
+
+@dataclass(frozen=True)
+class _Answerer:
+    """A model with all that is needed to answer problems and judge the answers."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    problems: list[dict[str, str]]
+    prompt_ids: list[list[int]]  # of each problem
+    reward: Reward
+    params: SamplingParams  # but for the mode
+    seed: int
+
+    def check(self, modes: Sequence[Mode], name: str) -> None:
+        """Refuse what cannot be answered, before any work."""
+        latent = [mode for mode in modes if mode != "standard"]
+        if latent and not is_fbt(self.model):
+            raise ValueError(
+                f"modes {', '.join(latent)} need a model with latent feedback; the one in {name} has none. "
+                "Evaluate it in mode 'standard' only"
+            )
+        window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        lengths = [len(ids) for ids in self.prompt_ids]
+        if window is not None and max(lengths) + self.params.max_new_tokens > window:
+            problem = self.problems[lengths.index(max(lengths))]
+            raise ValueError(
+                f"problem {problem['problem_id']!r} has a prompt of {max(lengths)} tokens; with max_new_tokens "
+                f"{self.params.max_new_tokens} that is more than the model's context of {window}. Lower max_new_tokens "
+                "or leave such problems out: an evaluation passes over none by itself"
+            )
+
+    def answer(self, mode: Mode, pending: list[int], batch_size: int, shards: Path) -> None:
+        """Answer this rank's share of the ``pending`` problems (their places) and write a shard for each batch."""
+        by_length = sorted(pending, key=lambda index: -len(self.prompt_ids[index]))
+        share = by_length[_rank() :: _world_size()]
+        samples = self.params.num_samples
+        size = max(1, batch_size // samples)
+        quiet = True if _rank() else None  # None: shown on a terminal only
+        with tqdm(total=len(share) * samples, desc=mode, unit="answer", disable=quiet) as bar:
+            for start in range(0, len(share), size):
+                batch = share[start : start + size]
+
+                def report(done: int, _total: int, before: int = bar.n) -> None:
+                    bar.update(before + done - bar.n)
+
+                completions = decode(
+                    self.model,
+                    [self.prompt_ids[index] for index in batch],
+                    replace(self.params, mode=mode),
+                    seed=self.seed,
+                    row_keys=[index * _MAX_SAMPLES + sample for index in batch for sample in range(samples)],
+                    batch_size=batch_size,
+                    progress=report,
+                )
+                rows = self._graded(mode, batch, completions)
+                _write(shards / f"{mode}-{min(batch):08d}.parquet", pa.Table.from_pylist(rows, _SHARD_SCHEMA))
+
+    def _graded(self, mode: Mode, batch: list[int], completions: list[Completion]) -> list[dict[str, Any]]:
+        indices = [batch[completion.prompt_index] for completion in completions]
+        problems = [self.problems[index] for index in indices]
+        token_ids = [completion.token_ids for completion in completions]
+        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        verdicts = self.reward.verdicts(
+            prompts=[problem["prompt"] for problem in problems],
+            completions=texts,
+            completion_ids=token_ids,
+            answer=[problem["answer"] for problem in problems],
+            problem_id=[problem["problem_id"] for problem in problems],
+        )
+        return [
+            {
+                "index": index,
+                "problem_id": problem["problem_id"],
+                "mode": mode,
+                "sample": completion.sample,
+                "prompt": problem["prompt"],
+                "completion": text,
+                "answer": problem["answer"],
+                "extracted": verdict.extracted,
+                "correct": False if completion.finish_reason == "length" else verdict.correct,
+                "error": verdict.error,
+                "finish_reason": completion.finish_reason,
+                "num_tokens": len(completion.token_ids),
+                "seed": self.seed,
+            }
+            for index, problem, completion, text, verdict in zip(
+                indices, problems, completions, texts, verdicts, strict=True
+            )
+        ]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _weights_of(folder: Path) -> list[tuple[str, int, int]]:
+    """What changes when another model is saved to the folder: names, sizes and times of its files."""
+    files = sorted(path for path in folder.glob("*") if path.is_file())
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def _finished(target: Path, fingerprint: str, modes: Sequence[Mode]) -> pa.Table | None:
+    """The table of an evaluation that was complete but for its result."""
+    if not target.is_file():
+        return None
+    table = pq.read_table(target)
+    same = (table.schema.metadata or {}).get(_FINGERPRINT) == fingerprint.encode()
+    return table if same and modes_of(table) == list(modes) else None
+
+
+def _answered(shards: Path, mode: Mode) -> set[int]:
+    """Places of the problems that have all their answers in ``mode``; shards are written whole."""
+    found = (pq.read_table(path, columns=["index"])["index"].to_pylist() for path in shards.glob(f"{mode}-*.parquet"))
+    return {index for indices in found for index in indices}
+
+
+def _merge(shards: Path, target: Path, modes: Sequence[Mode], fingerprint: str) -> None:
+    parts = []
+    for mode in modes:
+        of_mode = pa.concat_tables(pq.read_table(path) for path in sorted(shards.glob(f"{mode}-*.parquet")))
+        parts.append(of_mode.sort_by([("index", "ascending"), ("sample", "ascending")]))
+    table = pa.concat_tables(parts).drop_columns(["index"])
+    _write(target, table.replace_schema_metadata({_FINGERPRINT: fingerprint}))
+    for done in target.parent.glob("shards-*"):  # those of other settings as well
+        shutil.rmtree(done)
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    pq.write_table(table, temporary)
+    temporary.replace(path)
+
+
+# --- process -------------------------------------------------------------------------------------
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
+def _world_size() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def _barrier() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
+def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every token that ends an answer: the tokenizer's, and those of the model's generation settings."""
+    of_model: Any = getattr(model.generation_config, "eos_token_id", None)
+    own: Any = tokenizer.eos_token_id
+    known = {own, *(of_model if isinstance(of_model, list) else [of_model])} - {None}
+    if not known:
+        raise ValueError("neither the tokenizer nor the model's generation settings name an end token")
+    return tuple(sorted(known))

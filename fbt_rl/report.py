@@ -1,0 +1,337 @@
+"""The report: finished stage folders in, ``report/index.html``, ``report.md``, ``report.json``, figures out.
+
+A pure function of the run folder: writing it again gives the same bytes. It works on a partial run and
+says what is missing. Whatever a model wrote is untrusted: it is escaped, its control characters are made
+visible, and the page allows no script and no network.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fbt_rl.artifacts import RunFolder, write_json, write_text
+from fbt_rl.config import EvalStage, RLStage, RunConfig
+from fbt_rl.config_file import dump_config, load_config
+from fbt_rl.evaluation.compare import compare, modes_of, of_mode, summarise
+from fbt_rl.report_charts import (
+    comparison_charts,
+    correct_lengths,
+    evaluation_charts,
+    loss_charts,
+    overview_chart,
+    rl_charts,
+)
+from fbt_rl.report_examples import examples, rollouts
+from fbt_rl.report_figures import Chart
+
+TEMPLATES = Path(__file__).parent / "report_templates"
+SHOWN_CHARACTERS = 4000  # of one completion
+
+
+class ReportError(ValueError):
+    """The folder holds no run to report on."""
+
+
+def write_report(run_dir: str | Path) -> Path:
+    """Write the report of a run and return the path of its page. Raises :class:`ReportError`."""
+    run = RunFolder(Path(run_dir))
+    if not run.config_path.is_file():
+        raise ReportError(f"{run.path} is not a run folder: it holds no config.yaml")
+    config = load_config(run.config_path)
+    tables = {
+        name: pq.read_table(run.stage(name).generations_path)
+        for name, stage in config.stages.items()
+        if isinstance(stage, EvalStage) and run.stage(name).finished()
+    }
+    pairs = pairs_of(config)
+    report = collect(run, config, tables, pairs)
+    charts = _charts(run, config, tables, pairs, report)
+    all_charts = [chart for group in charts.values() for chart in group]
+    report["figures"] = [{"file": f"figures/{chart.name}.png", "caption": chart.caption} for chart in all_charts]
+
+    folder = run.report_dir
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for stale in (folder / "figures").glob("*.png"):
+        stale.unlink()
+    for chart in all_charts:
+        (folder / "figures" / f"{chart.name}.png").write_bytes(chart.png)
+    view = {
+        **report,
+        "pairs": pairs,
+        "charts": charts,
+        "loss_charts": [chart for name in config.stages if name not in report["rl"] for chart in charts.get(name, [])],
+        "headlines": _headlines(report["comparisons"]),
+        "examples": examples(tables, pairs),
+        "rollouts": {name: rollouts(run.stage(name).rollouts_path) for name in report["rl"]},
+        "run_facts": _run_facts(report["run"]),
+        "config_text": dump_config(config),
+    }
+    write_text(folder / "report.md", _environment(False).get_template("report.md.j2").render(view))
+    write_text(folder / "index.html", _environment(True).get_template("index.html.j2").render(view))
+    write_json(folder / "report.json", report)
+    return folder / "index.html"
+
+
+# --- what is reported ----------------------------------------------------------------------------
+
+
+def pairs_of(config: RunConfig) -> list[dict[str, str]]:
+    """Evaluations to compare: ``before`` (of an rl stage's source) and ``after`` (of the stage) on equal data.
+
+    ``arm`` is the rl stage and ``mode`` the mode it was trained in.
+    """
+    evaluations = {name: stage for name, stage in config.stages.items() if isinstance(stage, EvalStage)}
+    return [
+        {"arm": arm, "mode": stage.mode, "before": before, "after": after}
+        for arm, stage in config.stages.items()
+        if isinstance(stage, RLStage)
+        for after in evaluations
+        if config.source_of(after) == arm
+        for before in evaluations
+        if config.source_of(before) == config.source_of(arm) and evaluations[before].data == evaluations[after].data
+    ]
+
+
+def collect(
+    run: RunFolder, config: RunConfig, tables: dict[str, pa.Table], pairs: list[dict[str, str]]
+) -> dict[str, Any]:
+    """What ``report.json`` holds, but for the list of figures."""
+    missing = _missing(run, config, pairs)
+    comparisons: list[dict[str, Any]] = []
+    mode_comparisons: list[dict[str, Any]] = []
+
+    def add(entries: list[dict[str, Any]], tables: list[pa.Table], names: list[str], mode: str, **more: Any) -> None:
+        try:
+            entries.append({**compare(*tables, before_name=names[0], after_name=names[1], mode=mode), **more})
+        except ValueError as error:
+            missing.append(f"{names[1]} cannot be compared with {names[0]} ({mode}): {error}.")
+
+    for pair in pairs:
+        names = [pair["before"], pair["after"]]
+        if tables.keys() >= set(names):
+            for mode in [mode for mode in modes_of(tables[names[1]]) if mode in modes_of(tables[names[0]])]:
+                sides = [of_mode(tables[name], mode) for name in names]
+                add(comparisons, sides, names, mode, arm=pair["arm"], trained_mode=pair["mode"])
+    for name, table in tables.items():
+        for mode in [mode for mode in modes_of(table) if mode != "standard" and "standard" in modes_of(table)]:
+            names = ["standard", mode]
+            sides = [of_mode(table, one) for one in names]
+            label = f"{mode} against standard"
+            add(mode_comparisons, sides, names, label, evaluation=name, source=config.source_of(name))
+    return {
+        "name": config.name,
+        "seed": config.seed,
+        "run": {key: value for key, value in run.read_state().items() if key not in ("status", "error", "updated")},
+        "missing": missing,
+        "stages": {name: _stage_facts(run, config, name) for name in config.stages},
+        "evaluations": {
+            name: {"source": config.source_of(name), "modes": summarise(table)} for name, table in tables.items()
+        },
+        "comparisons": comparisons,
+        "mode_comparisons": mode_comparisons,
+        "rl": {
+            name: _rl_facts(stage, run.stage(name).read_metrics())
+            for name, stage in config.stages.items()
+            if isinstance(stage, RLStage) and run.stage(name).read_metrics()
+        },
+    }
+
+
+def _missing(run: RunFolder, config: RunConfig, pairs: list[dict[str, str]]) -> list[str]:
+    """Sentences on what this report cannot show, and why."""
+    sentences = []
+    for name in config.stages:
+        if not run.stage(name).finished():
+            state = "has not finished" if run.stage(name).path.is_dir() else "has not started"
+            sentences.append(f"Stage {name} {state}.")
+    for name, stage in config.stages.items():
+        if isinstance(stage, RLStage) and name not in {pair["arm"] for pair in pairs}:
+            sentences.append(
+                f"Nothing compares before and after {name}: that takes an eval stage of {name} and one of its source "
+                f"({config.source_of(name) or 'model.path'}) with the same data."
+            )
+    for pair in pairs:
+        before, after = config.stages[pair["before"]], config.stages[pair["after"]]
+        assert isinstance(before, EvalStage)
+        assert isinstance(after, EvalStage)
+        unlike = [
+            key
+            for key in ("samples", "temperature", "max_new_tokens", "reward")
+            if getattr(before, key) != getattr(after, key)
+        ]
+        if unlike:
+            sentences.append(
+                f"{pair['before']} and {pair['after']} differ in {', '.join(unlike)}: read them with care."
+            )
+    return sentences
+
+
+def _stage_facts(run: RunFolder, config: RunConfig, name: str) -> dict[str, Any]:
+    stage, folder = config.stages[name], run.stage(name)
+    facts: dict[str, Any] = {
+        "kind": stage.kind,
+        "source": config.source_of(name),
+        "finished": folder.finished(),
+        "seconds": run.read_state().get("stages", {}).get(name, {}).get("seconds"),
+    }
+    if not isinstance(stage, EvalStage):
+        rows = folder.read_metrics()
+        speeds = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
+        facts["steps"] = rows[-1]["step"] if rows else 0
+        facts["planned_steps"] = stage.steps
+        facts["last"] = rows[-1] if rows else {}
+        facts["tokens_per_second"] = float(np.median(speeds)) if speeds else None
+    return facts
+
+
+def _rl_facts(stage: RLStage, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first and last tenth of an rl stage, and the worst mismatch of all its steps."""
+    tenth = max(1, len(rows) // 10)
+    mismatches = [row["logprob_mismatch_max"] for row in rows if row.get("logprob_mismatch_max") is not None]
+    return {
+        "mode": stage.mode,
+        "steps": rows[-1]["step"],
+        "logprob_mismatch_max": max(mismatches, default=None),
+        **{
+            f"{key}_{when}": _mean(row.get(key) for row in part)
+            for key in ("accuracy", "reward", "length_mean", "length_correct_mean", "truncated")
+            for when, part in (("first", rows[:tenth]), ("last", rows[-tenth:]))
+        },
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+# --- charts --------------------------------------------------------------------------------------
+
+
+def _charts(
+    run: RunFolder,
+    config: RunConfig,
+    tables: dict[str, pa.Table],
+    pairs: list[dict[str, str]],
+    report: dict[str, Any],
+) -> dict[str, list[Chart]]:
+    """Charts by what they belong to: a pair ("before after"), a training stage, or, where nothing is paired,
+    "all evaluations". "the overview" is of the first pair, for files that have room for one picture.
+    """
+    charts: dict[str, list[Chart]] = {}
+    for pair in pairs:
+        if entries := _entries_of(pair, report["comparisons"]):
+            summaries = {side: report["evaluations"][pair[side]]["modes"] for side in ("before", "after")}
+            lengths = {side: correct_lengths(tables[pair[side]]) for side in ("before", "after")}
+            if not charts:
+                [headline] = _headlines(entries)
+                charts["the overview"] = [overview_chart(entries, summaries, lengths, headline["mode"])]
+            end = f"_{pair['after']}" if len(pairs) > 1 else ""
+            charts[f"{pair['before']} {pair['after']}"] = comparison_charts(end, entries, summaries, lengths)
+    if tables and not charts:
+        charts["all evaluations"] = evaluation_charts(
+            {name: report["evaluations"][name]["modes"] for name in tables},
+            {name: correct_lengths(table) for name, table in tables.items()},
+        )
+    for name in config.stages:
+        rows = run.stage(name).read_metrics()
+        if rows:
+            charts[name] = rl_charts(name, rows) if name in report["rl"] else loss_charts(name, rows)
+    return charts
+
+
+def _entries_of(pair: dict[str, str], comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [entry for entry in comparisons if (entry["before"], entry["after"]) == (pair["before"], pair["after"])]
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _headlines(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each pair the comparison in the mode that was trained (else the first), with its one-line summary."""
+    chosen: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in comparisons:
+        key = entry["before"], entry["after"]
+        if key not in chosen or entry["mode"] == entry["trained_mode"]:
+            chosen[key] = entry
+    return [{**entry, "headline": _headline(entry)} for entry in chosen.values()]
+
+
+def _headline(entry: dict[str, Any]) -> str:
+    tokens = {
+        "shorter": "{:.0f}% fewer tokens for the same problems",
+        "longer": "{:.0f}% more tokens for the same problems",
+        "unchanged": "no change in length is shown",
+        "unknown": "too few solved problems to compare lengths",
+    }[entry["length_verdict"]].format(100 * abs(1 - (entry["paired_length_ratio"] or 1)))
+    accuracy = {
+        "higher": "accuracy {:.1f} points higher",
+        "lower": "accuracy {:.1f} points lower",
+        "no worse": "accuracy no worse (margin {margin:g} points)",
+        "unclear": "a change in accuracy can neither be shown nor excluded",
+    }[entry["accuracy_verdict"]].format(100 * abs(entry["accuracy_diff"]), margin=100 * entry["margin"])
+    return f"After {entry['arm']}, {entry['mode']} mode: {tokens}, {accuracy}"
+
+
+def _run_facts(state: dict[str, Any]) -> list[tuple[str, str]]:
+    """run.json in short lines; what it says of single stages is left to the stage table."""
+
+    def line(value: Any) -> str:
+        if isinstance(value, dict):
+            return ", ".join(f"{name} {part}" for name, part in value.items())
+        return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+    return [(key, line(value)) for key, value in state.items() if key != "stages" and value is not None]
+
+
+def visible(text: str | None) -> str:
+    """Untrusted text with control and direction-changing characters spelled out, cut to a readable length."""
+    text = text or ""
+    shown = "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Cn") else f"⟨U+{ord(char):04X}⟩"
+        for char in text[:SHOWN_CHARACTERS]
+    )
+    return shown + (f" … ({len(text) - SHOWN_CHARACTERS:,} more characters)" if len(text) > SHOWN_CHARACTERS else "")
+
+
+def fenced(text: str | None) -> str:
+    """Untrusted text as a Markdown code block that it cannot close."""
+    text = visible(text)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _environment(html: bool) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=html,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    known = {
+        "percent": lambda share: f"{100 * share:.1f}%",
+        "points": lambda share: f"{100 * share:+.1f}".replace("-", "−"),
+        "p": lambda value: "< 0.001" if value < 0.001 else f"{value:.3f}",
+        "whole": lambda value: f"{value:,.0f}",
+        "one": lambda value: f"{value:,.1f}",
+        "two": lambda value: f"{value:.2f}",
+        "three": lambda value: f"{value:.3f}",
+        "plain": lambda value: f"{value:,g}" if isinstance(value, float) else f"{value:,}",
+        "minutes": lambda value: f"{int(value) // 60}:{int(value) % 60:02d}",
+        "tiny": lambda value: f"{value:.1e}",
+    }
+    for name, form in known.items():
+        environment.filters[name] = lambda value, form=form: "–" if value is None else form(value)
+    environment.filters |= {"visible": visible, "fenced": fenced}
+    return environment

@@ -1,0 +1,243 @@
+"""Evaluating a tiny random model: equal results however the work is cut, resume, modes, bad input."""
+
+import json
+import multiprocessing
+import os
+import socket
+from collections import Counter
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from fbt_rl.artifacts import RunFolder, StageContext
+from fbt_rl.config import ArithmeticData, ModelConfig, TokenizerConfig
+from fbt_rl.config_file import ConfigError, load_config
+from fbt_rl.decoding import SamplingParams, decode
+from fbt_rl.evaluation import evaluate
+from fbt_rl.evaluation.compare import summarise
+from fbt_rl.evaluation.evaluate import SCHEMA, evaluate_model, run
+from fbt_rl.model import FBTForCausalLM, load_model
+from fbt_rl.model.configuration import from_model_config
+from fbt_rl.tasks import encode_prompt, load_problems
+from fbt_rl.tokenization import build_tokenizer, load_tokenizer
+from reward.base import Reward, Verdict
+
+MODES = ("standard", "soft", "fused")
+SETTINGS = {"max_new_tokens": 12, "temperature": 1.0, "samples": 2, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return load_problems(ArithmeticData(size=20, split="heldout"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(TokenizerConfig(), ["1+2"])
+
+
+def save(model, tokenizer, folder):
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model_folder(tokenizer, tmp_path_factory):
+    torch.manual_seed(0)
+    shape = ModelConfig.model_validate({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2})
+    config = from_model_config(
+        shape, len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id
+    )
+    return save(FBTForCausalLM(config), tokenizer, tmp_path_factory.mktemp("fbt"))
+
+
+@pytest.fixture(scope="module")
+def foreign_folder(tokenizer, tmp_path_factory):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return save(AutoModelForCausalLM.from_config(config), tokenizer, tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def table(model_folder, problems):
+    return evaluate_model(model_folder, problems, MODES, **SETTINGS)
+
+
+def test_rows_are_what_decoding_gives(model_folder, problems, table):
+    assert table.schema.equals(SCHEMA)
+    expected = [(problem, mode, sample) for mode in MODES for problem in problems["problem_id"] for sample in range(2)]
+    given = [table[name].to_pylist() for name in ("problem_id", "mode", "sample")]
+    assert list(zip(*given, strict=True)) == expected
+    assert set(table["seed"].to_pylist()) == {3}
+    model, tokenizer = load_model(model_folder), load_tokenizer(model_folder)
+    for mode in MODES:
+        row = table.filter(pc.field("mode") == mode).to_pylist()[2 * 7 + 1]  # problem 7, sample 1
+        params = SamplingParams(max_new_tokens=12, mode=mode, eos_token_ids=(tokenizer.eos_token_id,))
+        prompt = encode_prompt(tokenizer, problems[7]["prompt"])
+        [alone] = decode(model, [prompt], params, seed=3, row_keys=[7 * 65_536 + 1])
+        assert row["completion"] == tokenizer.decode(alone.token_ids, skip_special_tokens=True)
+        assert (row["num_tokens"], row["finish_reason"]) == (len(alone.token_ids), alone.finish_reason)
+        assert (row["prompt"], row["answer"]) == (problems[7]["prompt"], problems[7]["answer"])
+
+
+def test_modes_and_samples_differ(table):
+    texts = Counter(table["completion"].to_pylist())
+    assert len(texts) > 60  # of 120 answers of a random model
+
+
+@pytest.mark.parametrize("batch_size", [3, 40])
+def test_batch_size_changes_nothing(model_folder, problems, table, batch_size):
+    assert evaluate_model(model_folder, problems, MODES, batch_size=batch_size, **SETTINGS).equals(table)
+
+
+def test_more_samples_keep_the_first_ones(model_folder, problems, table):
+    more = evaluate_model(model_folder, problems, ["soft"], **{**SETTINGS, "samples": 3})
+    first = more.filter(pc.field("sample") < 2)
+    assert first.equals(table.filter(pc.field("mode") == "soft"))
+
+
+def _evaluate_on_rank(rank, world_size, port, arguments, results):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=world_size)
+    table = evaluate_model(*arguments, **SETTINGS, folder=results)
+    pq.write_table(table, results / f"rank-{rank}.parquet")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_ranks_share_the_problems(model_folder, problems, table, tmp_path, free_port):
+    context = multiprocessing.get_context("spawn")
+    arguments = (model_folder, problems, MODES)
+    ranks = [
+        context.Process(target=_evaluate_on_rank, args=(rank, 2, free_port, arguments, tmp_path)) for rank in range(2)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+        assert process.exitcode == 0
+    assert pq.read_table(tmp_path / "rank-0.parquet").equals(table)
+    assert pq.read_table(tmp_path / "rank-1.parquet").equals(table)
+    assert not list(tmp_path.glob("shards-*"))
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Counts how often each (mode, prompt) is decoded; ``limit`` calls are let through."""
+    counts = Counter()
+    state = {"calls": 0, "limit": None}
+
+    def counting(model, prompts, params, **options):
+        if state["calls"] == state["limit"]:
+            raise KilledError
+        state["calls"] += 1
+        counts.update((params.mode, tuple(prompt)) for prompt in prompts)
+        return decode(model, prompts, params, **options)
+
+    monkeypatch.setattr(evaluate, "decode", counting)
+    return counts, state
+
+
+def test_resume_repeats_no_answer(model_folder, problems, table, tmp_path, decoded):
+    counts, state = decoded
+    state["limit"] = 6  # 5 batches of 4 problems are a mode: killed after one batch of soft
+    with pytest.raises(KilledError):
+        evaluate_model(model_folder, problems, MODES, batch_size=8, folder=tmp_path, **SETTINGS)
+    assert Counter(mode for mode, _ in counts) == {"standard": 20, "soft": 4}
+    assert not (tmp_path / "generations.parquet").exists()
+    state["limit"] = None
+    resumed = evaluate_model(model_folder, problems, MODES, batch_size=12, folder=tmp_path, **SETTINGS)
+    assert resumed.equals(table)
+    assert pq.read_table(tmp_path / "generations.parquet").equals(table)
+    assert len(counts) == 60
+    assert set(counts.values()) == {1}
+    # Complete, but killed before its result was written: nothing is decoded again.
+    assert evaluate_model(model_folder, problems, MODES, folder=tmp_path, **SETTINGS).equals(table)
+    assert set(counts.values()) == {1}
+
+
+def test_answers_of_other_settings_are_not_taken_over(model_folder, problems, tmp_path, decoded):
+    counts, state = decoded
+    state["limit"] = 1
+    with pytest.raises(KilledError):
+        evaluate_model(model_folder, problems, ["soft"], batch_size=8, folder=tmp_path, **SETTINGS)
+    state["limit"] = None
+    other = {**SETTINGS, "seed": 4}
+    table = evaluate_model(model_folder, problems, ["soft"], folder=tmp_path, **other)
+    assert table.equals(evaluate_model(model_folder, problems, ["soft"], **other))
+    assert len(counts) == 20
+
+
+def test_verdicts_reach_the_rows_and_truncated_is_wrong(model_folder, problems):
+    golds = dict(zip(problems["problem_id"], problems["answer"], strict=True))
+
+    def judge(prompts, completions, completion_ids, **columns):
+        assert columns["answer"] == [golds[name] for name in columns["problem_id"]]
+        return [Verdict(True, 1.0, "x", "odd"), Verdict(None, None, error="broken")] * (len(completions) // 2)
+
+    rows = evaluate_model(model_folder, problems, ["standard"], reward=Reward("judge", judge), **SETTINGS).to_pylist()
+    finished = [row for row in rows if row["finish_reason"] == "stop"]
+    cut = [row for row in rows if row["finish_reason"] == "length"]
+    assert finished
+    assert cut
+    assert {row["correct"] for row in cut} == {False}
+    assert {row["num_tokens"] for row in cut} == {12}
+    assert {row["correct"] for row in finished} == {True, None}
+    assert {row["error"] for row in rows} == {"odd", "broken"}
+
+
+def test_a_model_without_feedback_is_evaluated_in_standard_mode_only(foreign_folder, problems):
+    rows = evaluate_model(foreign_folder, problems, ["standard"], max_new_tokens=8)
+    assert len(rows) == 20
+    with pytest.raises(ValueError, match=r"modes soft, fused need a model with latent feedback; the one in "):
+        evaluate_model(foreign_folder, problems, MODES, max_new_tokens=8)
+
+
+def test_bad_input(model_folder, problems, tmp_path):
+    with pytest.raises(ValueError, match=r"has a prompt of \d+ tokens; with max_new_tokens 500 .* context of 128"):
+        evaluate_model(model_folder, problems, ["soft"], max_new_tokens=500)
+    with pytest.raises(ValueError, match="samples is 0"):
+        evaluate_model(model_folder, problems, ["soft"], max_new_tokens=5, samples=0)
+    with pytest.raises(ValueError, match="no problems"):
+        evaluate_model(model_folder, problems.select([]), ["soft"], max_new_tokens=5)
+    with pytest.raises(ValueError, match="not a model folder"):
+        evaluate_model(tmp_path, problems, ["soft"], max_new_tokens=5)
+
+
+def test_the_stage(model_folder, tmp_path):
+    config = load_config("tiny", ["stages.eval_before.data.size=20", "stages.eval_before.max_new_tokens=12", "seed=9"])
+    stage = config.stages["eval_before"]
+    folder = RunFolder(tmp_path).stage("eval_before")
+    result = run(stage, StageContext(config, "eval_before", folder, model_folder))
+    assert json.loads(json.dumps(result)) == {"modes": summarise(pq.read_table(folder.generations_path))}
+    assert list(result["modes"]) == list(MODES)
+    assert {mode["n"] for mode in result["modes"].values()} == {20}
+    # Another stage's evaluation of the same weights draws the same: the comparison is paired.
+    again = RunFolder(tmp_path).stage("eval_after")
+    assert run(stage, StageContext(config, "eval_after", again, model_folder)) == result
+    assert pq.read_table(again.generations_path).equals(pq.read_table(folder.generations_path))
+    with pytest.raises(ConfigError, match=r"stages\.eval_before evaluates a model"):
+        run(stage, StageContext(config, "eval_before", folder, None))
