@@ -267,10 +267,9 @@ class RewardConfig(Strict):
 class LengthConfig(Strict):
     """How correct answers are shaped by length (:mod:`reward.length`); wrong ones always score 0."""
 
-    use: str = "relative"
+    use: Literal["relative"] = "relative"
     weight: Annotated[float, Field(ge=0.0, le=0.5)] = 0.5
     sigma_min: Positive = 1.0
-    args: dict[str, Any] = {}
 
 
 class RLStage(TrainingStage):
@@ -278,6 +277,7 @@ class RLStage(TrainingStage):
 
     kind: Literal["rl"] = "rl"
     data: DataConfig
+    log_every: Count = 1  # the mismatch is to be seen at every step
     mode: Mode = "soft"
     replay_passes: Annotated[int, Field(ge=0, le=8)] = 1  # n: re-fusing passes after the replay pass
     prompts_per_step: Count
@@ -290,11 +290,20 @@ class RLStage(TrainingStage):
     clip_high: Positive = 0.28
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
     advantage_scale: Literal["batch", "group", "none"] = "batch"
-    rewards: Annotated[list[RewardConfig], Field(min_length=1)] = [RewardConfig()]
+    rewards: Annotated[list[RewardConfig], Field(min_length=1)] = [RewardConfig()]  # the first judges correctness
     length: LengthConfig | None = LengthConfig()
     optimizer: OptimizerConfig
-    save_rollouts_every: Count = 20
+    save_rollouts_every: Count = 20  # batches of rollouts
     lora: LoraConfig | None = None
+
+    @model_validator(mode="after")
+    def _checkpoints_between_batches(self) -> RLStage:
+        if self.checkpoint_every % self.updates_per_batch:
+            raise ValueError(
+                f"checkpoint_every {self.checkpoint_every} is not a multiple of updates_per_batch "
+                f"{self.updates_per_batch}: a checkpoint lies between batches of rollouts"
+            )
+        return self
 
 
 class EvalStage(StageBase):

@@ -26,27 +26,22 @@ class Outcomes:
     lengths: Tensor  # (B,), tokens
     truncated: Tensor  # (B,), 1 or 0
 
-    def metrics(self) -> dict[str, float | None]:
-        """Means over the rows that could be judged (length and truncation: over all); None where there is none."""
+    def metrics(self) -> dict[str, float]:
+        """Means over the rows that could be judged (length and truncation: over all); NaN over none."""
         return {
-            "reward": _mean(self.rewards),
-            "accuracy": _mean(self.correct),
-            "length_mean": _mean(self.lengths),
-            "length_correct_mean": _mean(self.lengths[self.correct == 1]),
-            "truncated": _mean(self.truncated),
+            "reward": self.rewards.nanmean().item(),
+            "accuracy": self.correct.nanmean().item(),
+            "length_mean": self.lengths.mean().item(),
+            "length_correct_mean": self.lengths[self.correct == 1].mean().item(),
+            "truncated": self.truncated.mean().item(),
             "unjudged": int(self.rewards.isnan().sum()),
         }
 
 
-def _mean(values: Tensor) -> float | None:
-    mean = values.nanmean().item()
-    return None if math.isnan(mean) else mean
-
-
 def mismatch_sums(
     rollout: Tensor, training: Tensor, mask: Tensor, latents: Tensor | None = None, states: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Sums (8,) in float64 and the maximum () of |Δ log p| over the tokens of ``mask``; see :func:`mismatch_metrics`.
+) -> Tensor:
+    """What :func:`mismatch_metrics` needs of one micro-batch: sums, and a maximum last; (9,) float64.
 
     ``rollout`` and ``training`` are log-probs (B, N) of the sampled tokens when sampled and as scored
     for the loss; ``latents`` and ``states`` (B, N, D) the recorded states and the replayed ones.
@@ -55,39 +50,40 @@ def mismatch_sums(
     log_ratio = (training - rollout)[mask].double()
     ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
     outside = (ratio < _RATIO_LOW) | (ratio > _RATIO_HIGH)
-    sums = [
+    distance = norm = torch.zeros((), device=mask.device)
+    if latents is not None and states is not None:
+        recorded = latents[mask].double()
+        distance, norm = (states[mask].double() - recorded).square().sum(), recorded.square().sum()
+    values = [
         mask.sum(),
         log_ratio.abs().sum(),
         (ratio - 1 - log_ratio).sum(),
         ratio[outside].sum(),
         ratio.sum(),
         ratio.square().sum(),
+        distance,
+        norm,
+        log_ratio.abs().max() if len(log_ratio) else torch.zeros((), device=mask.device),
     ]
-    if latents is not None and states is not None:
-        recorded = latents[mask].double()
-        sums += [(states[mask].double() - recorded).square().sum(), recorded.square().sum()]
-    else:
-        sums += [sums[0].new_zeros(()), sums[0].new_zeros(())]
-    largest = log_ratio.abs().max() if len(log_ratio) else log_ratio.new_zeros(())
-    return torch.stack([value.double() for value in sums]), largest
+    return torch.stack([value.double() for value in values])
 
 
-def mismatch_metrics(sums: Tensor, largest: float) -> dict[str, float | None]:
-    """The sums of :func:`mismatch_sums` over a whole batch as metrics.
+def mismatch_metrics(parts: Tensor) -> dict[str, float]:
+    """Metrics of a whole batch from :func:`mismatch_sums` of its micro-batches on all ranks (M, 9).
 
     ``kl_rollout_train`` is the K3 estimate of KL(rollout ‖ training), ``ratio_outside`` the share of
-    the ratio's mass outside [0.8, 1.2], ``effective_sample_size`` (Σw)² / (n Σw²) with w the ratio,
-    ``residual`` the relative distance of the replayed states from the recorded ones (None: no states).
+    the ratio's mass outside [0.8, 1.2], ``effective_sample_size`` is (Σw)² / (n Σw²) with w the ratio,
+    ``residual`` the relative distance of the replayed states from the recorded ones (NaN: no states).
     """
-    count, absolute, k3, outside, mass, squares, distance, norm = sums.tolist()
+    count, absolute, k3, outside, mass, squares, distance, norm = parts[:, :-1].sum(0).tolist()
     count = max(count, 1.0)
     return {
         "logprob_mismatch_mean": absolute / count,
-        "logprob_mismatch_max": largest,
+        "logprob_mismatch_max": parts[:, -1].max().item(),
         "kl_rollout_train": k3 / count,
         "ratio_outside": outside / mass if mass else 0.0,
         "effective_sample_size": mass**2 / (count * squares) if squares else 1.0,
-        "residual": math.sqrt(distance / norm) if norm else None,
+        "residual": math.sqrt(distance / norm) if norm else math.nan,
     }
 
 

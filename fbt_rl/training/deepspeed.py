@@ -10,11 +10,16 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fbt_rl.config import DeepSpeedConfig, RLStage, RowsStage
 from fbt_rl.config_file import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 # Would put another optimiser, schedule or precision beside the run's own.
 _NOT_IN_EXTRA = ("optimizer", "scheduler", "fp16", "amp")
@@ -30,9 +35,14 @@ class BatchSplit:
 
 
 def split_batch(stage: RowsStage | RLStage, ranks: int) -> BatchSplit:
-    """Divide a step's rows (RL: rollouts) over ``ranks``. Raises ConfigError where they do not divide."""
+    """Divide a step's rows (RL: rollouts, in whole groups) over ``ranks``. Raises ConfigError where it cannot be."""
     if isinstance(stage, RLStage):
         rows, name = stage.prompts_per_step * stage.group_size, "prompts_per_step * group_size"
+        if stage.prompts_per_step % ranks:
+            raise ConfigError(
+                f"prompts_per_step is {stage.prompts_per_step}, but each of {ranks} ranks needs whole groups of "
+                f"{stage.group_size} rollouts; choose a multiple of {ranks}"
+            )
     else:
         rows, name = stage.batch_rows, "batch_rows"
     if rows % ranks:
@@ -104,15 +114,35 @@ def prepare_environment(threads: int) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     torch.set_num_threads(threads)
 
+    import deepspeed
     import deepspeed.ops
     from datasets.utils import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
     # An all-reduce for inference that is compiled (two minutes) whenever it is said to be compatible.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # type: ignore[attr-defined]
+    if torch.distributed.is_initialized():
+        # A group that the launcher made: DeepSpeed must know it before ZeRO-3 partitions weights as they are read.
+        deepspeed.init_distributed(torch.distributed.get_backend())
     if not sys.stderr.isatty():
         disable_progress_bars()
         transformers_logging.disable_progress_bar()
+
+
+@contextmanager
+def unpartitioned(arguments: TrainingArguments) -> Iterator[None]:
+    """Make a model of random weights whole on every rank, also under ZeRO-3.
+
+    Partitioned from the start, its weights would be drawn in another order: the same seed gives the
+    same model at every stage only this way.
+    """
+    from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        set_hf_deepspeed_config(arguments.hf_deepspeed_config)
 
 
 def _free_port() -> str:

@@ -47,12 +47,21 @@ class MetricsWriter(TrainerCallback):
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any):
         if state.is_world_process_zero and logs and "train_runtime" not in logs:  # that one is a summary
-            row = {key: value for key, value in logs.items() if key != "epoch"}
+            row = {key: _json_number(value) for key, value in logs.items() if key != "epoch"}
             self.folder.append_metrics({"step": state.global_step, **row})
+
+
+def _json_number(value: Any) -> Any:
+    """NaN and infinity, which JSON does not know, as null: a mean over nothing, say."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class StageTrainer(Trainer):
     """A Trainer that keeps its state in the run folder. Further arguments are the Trainer's own."""
+
+    model: Any
+    processing_class: Any
+    train_dataset: Any
 
     def __init__(self, *args: Any, stage: RowsStage | RLStage, context: StageContext, **kwargs: Any) -> None:
         self.stage, self.context = stage, context
@@ -191,15 +200,18 @@ class StageTrainer(Trainer):
         Gathers ZeRO-3's partitions and merges adapters. Called on every rank; the first one writes.
         """
         target = self.context.folder.model_dir
-        weights = self.accelerator.get_state_dict(self.model_wrapped)
+        weights: Any = self.accelerator.get_state_dict(self.model_wrapped)
         if self.is_world_process_zero():
             temporary = target.with_name(f".{target.name}.tmp")
             shutil.rmtree(temporary, ignore_errors=True)
+            model = self.model
+            if isinstance(model, PeftModel):
+                model = merged_model(model, weights, self.args)
+                weights = model.state_dict()
+            # Gathered one by one, tied weights are apart and would be saved twice.
+            weights = {name: value for name, value in weights.items() if name not in model.all_tied_weights_keys}
             try:
-                if isinstance(self.model, PeftModel):
-                    merged_model(self.model, weights).save_pretrained(temporary)
-                else:
-                    self.model.save_pretrained(temporary, state_dict=weights)
+                model.save_pretrained(temporary, state_dict=weights)
                 self.processing_class.save_pretrained(temporary)
                 shutil.rmtree(target, ignore_errors=True)
                 temporary.rename(target)
@@ -215,7 +227,7 @@ class StageTrainer(Trainer):
 def save_error(target: Path, error: Exception, newest: Path | None) -> TrainingError:
     """The one message for a failed save: what, why, the room left and what is still there."""
     free = shutil.disk_usage(next(path for path in target.parents if path.exists())).free / 2**20
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
     return TrainingError(
         f"could not save {target}: {reason} ({free:,.0f} MiB free on that disk). "
         f"The newest complete checkpoint is {newest or 'none'}; make room and give the same command again."

@@ -1,0 +1,130 @@
+"""The RL stage: GRPO on rollouts decoded under latent feedback and scored by replay (METHOD 2)."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from statistics import fmean
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+from trl import GRPOConfig
+
+from fbt_rl.artifacts import StageContext
+from fbt_rl.config import RLStage
+from fbt_rl.config_file import ConfigError
+from fbt_rl.model import is_fbt, load_model
+from fbt_rl.tasks import encode_prompt, load_problems
+from fbt_rl.tokenization import load_tokenizer
+from fbt_rl.training.arguments import stage_seed, training_arguments
+from fbt_rl.training.lora import adapter_config
+from fbt_rl.training.rows import ShuffledRows
+from rl.rewards import StageRewards
+from rl.trainer import ReplayTrainer
+
+logger = logging.getLogger(__name__)
+
+_FINAL_STEPS = 20  # the result is a mean over the last of them: one batch of rollouts is noisy
+
+
+def run(stage: RLStage, context: StageContext) -> dict[str, float]:
+    """Train from ``context.source`` and export the model; executed by every rank, resumes by itself.
+
+    Returns the mean of each metric over the last steps, and of the largest mismatch the maximum over all.
+    Raises ConfigError before any work for what the stage cannot do.
+    """
+    assert context.source is not None  # the config gives every RL stage a model to start from
+    arguments = training_arguments(
+        stage,
+        context,
+        GRPOConfig,
+        num_generations=stage.group_size,
+        num_iterations=stage.updates_per_batch,
+        max_completion_length=stage.max_new_tokens,
+        temperature=stage.temperature,
+        epsilon=stage.clip_low,
+        epsilon_high=stage.clip_high,
+        loss_type=stage.loss_type,
+        beta=0.0,
+        shuffle_dataset=False,  # the data come in the order of the run
+        disable_dropout=True,  # the policy that is scored has to be the one that sampled
+    )
+    tokenizer = load_tokenizer(context.source)
+    tokenizer.padding_side = "left"
+    model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
+    if stage.mode == "standard":
+        _freeze_feedback(model)
+    elif not is_fbt(model):
+        raise ConfigError(
+            f"stages.{context.name}.mode is {stage.mode!r}, but the model in {context.source} has no latent feedback; "
+            "only mode 'standard' can train it"
+        )
+    trainer = ReplayTrainer(
+        stage=stage,
+        context=context,
+        rewards=StageRewards(stage.rewards, stage.length, stage.group_size),
+        model=model,
+        args=arguments,
+        train_dataset=_prompts(stage, context, tokenizer, model.config.get_text_config().max_position_embeddings),
+        processing_class=tokenizer,
+        peft_config=adapter_config(stage.lora, model) if stage.lora else None,
+    )
+    trainer.fit()
+    return _result(trainer)
+
+
+def _freeze_feedback(model) -> None:
+    """Standard rollouts never read the feedback: without a gradient it would only decay."""
+    for name, parameter in model.named_parameters():
+        if "feedback" in name:
+            parameter.requires_grad_(False)
+
+
+def _prompts(stage: RLStage, context: StageContext, tokenizer: PreTrainedTokenizerBase, window: int) -> Dataset:
+    """The problems of the whole run in order, one row a prompt of a step, with ``prompt_ids``.
+
+    Prompts that leave no room for ``max_new_tokens`` in the model's ``window`` are passed over.
+    """
+    seed = stage_seed(context)
+    problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
+    texts = problems["prompt"][:]
+    batches = -(-stage.steps // stage.updates_per_batch)
+    wanted = batches * stage.prompts_per_step
+    encoded: dict[int, list[int]] = {}
+    too_long: set[int] = set()
+    order: list[int] = []
+    for row in ShuffledRows(len(problems), sys.maxsize, seed):
+        if row not in encoded and row not in too_long:
+            ids = encode_prompt(tokenizer, texts[row])
+            if len(ids) + stage.max_new_tokens <= window:
+                encoded[row] = ids
+            else:
+                too_long.add(row)
+        if row in encoded:
+            order.append(row)
+        if len(order) == wanted or len(too_long) == len(problems):
+            break
+    if not order:
+        raise ConfigError(
+            f"stages.{context.name}: every prompt with max_new_tokens {stage.max_new_tokens} is longer than the "
+            f"model's context of {window} tokens; lower max_new_tokens or give shorter problems"
+        )
+    if too_long:
+        logger.warning(
+            "stage %s: %d of %d prompts are passed over: with max_new_tokens %d they exceed the context of %d tokens",
+            *(context.name, len(too_long), len(too_long) + len(encoded), stage.max_new_tokens, window),
+        )
+    return problems.select(order).add_column("prompt_ids", [encoded[row] for row in order])  # type: ignore[call-arg]
+
+
+def _result(trainer: ReplayTrainer) -> dict[str, float]:
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    values: dict[str, list[float]] = {}
+    for row in rows[-_FINAL_STEPS:]:
+        for name, value in row.items():
+            if name not in ("step", "epoch", "seconds") and math.isfinite(value):
+                values.setdefault(name, []).append(value)
+    result = {name: fmean(column) for name, column in values.items()}
+    result["logprob_mismatch_max"] = max(row["logprob_mismatch_max"] for row in rows)
+    return result
