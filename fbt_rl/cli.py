@@ -121,6 +121,7 @@ def generate(
     """Print a model's completion of each prompt."""
     _quiet_torch()
     from fbt_rl.decoding import SamplingParams, decode
+    from fbt_rl.evaluation.evaluate import eos_token_ids
     from fbt_rl.model import load_model
     from fbt_rl.tasks import encode_prompt
     from fbt_rl.tokenization import load_tokenizer
@@ -128,7 +129,10 @@ def generate(
     loaded, tokenizer = load_model(model), load_tokenizer(model)
     encode = tokenizer.encode if raw else lambda text: encode_prompt(tokenizer, text)
     params = SamplingParams(
-        mode=mode, max_new_tokens=max_new_tokens, temperature=temperature, eos_token_ids=(tokenizer.eos_token_id,)
+        mode=mode,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        eos_token_ids=eos_token_ids(loaded, tokenizer),
     )
     for completion in decode(loaded, [encode(prompt) for prompt in prompts], params, seed=seed):
         typer.echo(tokenizer.decode(completion.token_ids, skip_special_tokens=True))

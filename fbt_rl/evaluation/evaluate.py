@@ -132,7 +132,7 @@ def evaluate_model(
                 max_new_tokens=max_new_tokens,
                 temperature=temperature,
                 num_samples=samples,
-                eos_token_ids=_eos_token_ids(model, tokenizer),
+                eos_token_ids=eos_token_ids(model, tokenizer),
             )
             rows = problems.to_list()
             prompt_ids = [encode_prompt(tokenizer, row["prompt"]) for row in rows]
@@ -301,7 +301,7 @@ def _device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
-def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Every token that ends an answer: the tokenizer's, and those of the model's generation settings."""
     of_model: Any = getattr(model.generation_config, "eos_token_id", None)
     own: Any = tokenizer.eos_token_id
