@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
@@ -13,6 +14,7 @@ from fbt_rl.config_file import ConfigError
 from fbt_rl.model import FBTForCausalLM, from_model_config, load_model
 from fbt_rl.tokenization import build_tokenizer, load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
+from fbt_rl.training.deepspeed import unpartitioned
 from fbt_rl.training.objective_trainer import ObjectiveTrainer
 from fbt_rl.training.rows import RowCollator
 from fbt_rl.training.trainer import barrier
@@ -27,7 +29,7 @@ def run(stage: PretrainStage | ExtendStage, context: StageContext) -> dict[str, 
     seed = stage_seed(context)
     documents = read_documents(stage.data, seed)
     tokenizer = _tokenizer(context, documents["text"], arguments)
-    model = _model(stage, context, tokenizer)
+    model = _model(stage, context, tokenizer, arguments)
     rows, counts = build_rows(documents, tokenizer, stage.row_length)
     if arguments.process_index == 0:
         write_json(context.folder.path / "data.json", counts)
@@ -37,7 +39,7 @@ def run(stage: PretrainStage | ExtendStage, context: StageContext) -> dict[str, 
         arguments,
         stage=stage,
         context=context,
-        data_collator=RowCollator(stage.row_length, tokenizer.pad_token_id),
+        data_collator=RowCollator(stage.row_length, cast(int, tokenizer.pad_token_id)),
         train_dataset=rows,
         processing_class=tokenizer,
     )
@@ -60,7 +62,10 @@ def _tokenizer(
 
 
 def _model(
-    stage: PretrainStage | ExtendStage, context: StageContext, tokenizer: PreTrainedTokenizerBase
+    stage: PretrainStage | ExtendStage,
+    context: StageContext,
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: TrainingArguments,
 ) -> PreTrainedModel:
     if isinstance(stage, ExtendStage):
         if context.source is None:
@@ -68,15 +73,15 @@ def _model(
         model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
         return _extended(model, stage)
     set_seed(stage_seed(context))
-    config = from_model_config(
-        context.config.model, len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id
-    )
+    token_ids = {name: cast(int, getattr(tokenizer, name)) for name in ("pad_token_id", "eos_token_id")}
+    config = from_model_config(context.config.model, len(tokenizer), **token_ids)
     if stage.row_length > config.get_text_config().max_position_embeddings:
         raise ConfigError(
             f"stages.{context.name}.row_length is {stage.row_length}, above model.max_position_embeddings "
             f"{config.get_text_config().max_position_embeddings}"
         )
-    return FBTForCausalLM(config)
+    with unpartitioned(arguments):
+        return FBTForCausalLM(config)
 
 
 def _extended(model: PreTrainedModel, stage: ExtendStage) -> PreTrainedModel:

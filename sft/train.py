@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
@@ -56,7 +57,7 @@ def run(stage: SFTStage, context: StageContext) -> dict[str, float]:
         arguments,
         stage=stage,
         context=context,
-        data_collator=RowCollator(stage.row_length, tokenizer.pad_token_id),
+        data_collator=RowCollator(stage.row_length, cast(int, tokenizer.pad_token_id)),
         train_dataset=rows,
         processing_class=tokenizer,
         peft_config=adapter_config(stage.lora, model) if stage.lora else None,

@@ -6,9 +6,10 @@ from typing import Any
 
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainingArguments
 
 from fbt_rl.config import LoraConfig
+from fbt_rl.training.deepspeed import unpartitioned
 from fbt_rl.training.objective import has_feedback
 
 
@@ -26,12 +27,17 @@ def adapter_config(lora: LoraConfig, model: PreTrainedModel) -> PeftLoraConfig:
     )
 
 
-def merged_model(model: PeftModel, weights: dict[str, Any]) -> PreTrainedModel:
+def merged_model(model: PeftModel, weights: dict[str, Any], arguments: TrainingArguments) -> PreTrainedModel:
     """A plain model with the adapters of ``weights`` (``model``'s full state) merged in.
 
     Built anew, because ``model``'s own parameters may be spread over the ranks.
     """
-    base = model.get_base_model()
-    fresh = get_peft_model(type(base)(base.config), model.peft_config["default"])
-    fresh.load_state_dict(weights)
+    base: Any = model.get_base_model()
+    with unpartitioned(arguments):
+        fresh: Any = get_peft_model(type(base)(base.config), model.peft_config["default"])
+    loaded = fresh.load_state_dict(weights, strict=False)
+    tied = tuple(base.all_tied_weights_keys)  # ZeRO-3 gathers a shared weight once
+    absent = [name for name in loaded.missing_keys if not (tied and name.endswith(tied))]
+    if absent or loaded.unexpected_keys:
+        raise RuntimeError(f"adapters cannot be merged: missing {absent}, unexpected {loaded.unexpected_keys}")
     return fresh.merge_and_unload()

@@ -95,7 +95,8 @@ def token_loss_sums(head: nn.Module, states: Tensor, labels: Tensor, vocab_size:
 
 
 def _loss_sums(head: nn.Module, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    logits = head(states).float()
+    logits = head(states)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_partition = logits.logsumexp(-1)
     chosen = logits.gather(-1, targets[:, None]).squeeze(-1)
     return (log_partition - chosen).sum(), log_partition.square().sum()
@@ -133,7 +134,8 @@ def add_pass_losses(model: PreTrainedModel) -> None:
 
 def _pass_loss_sums(model: PreTrainedModel, labels: Tensor, num_passes: int, **inputs: Any) -> tuple[Tensor, Tensor]:
     inputs = {name: value for name, value in inputs.items() if value is not None}  # PEFT fills in None
-    body, head = model.base_model, model.get_output_embeddings()
+    body: Any = model.base_model
+    head: Any = model.get_output_embeddings()
     if has_feedback(model):
         states = body(num_passes=num_passes, output_passes=True, use_cache=False, **inputs).pass_states
     else:

@@ -32,7 +32,7 @@ class ObjectiveTrainer(StageTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        model = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        model: Any = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
         add_pass_losses(model)
         self.model_accepts_loss_kwargs = True  # the Trainer counts the labels of the whole step
         self._several_passes = has_feedback(model)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
-from trl import pack_dataset
+from trl.data_utils import pack_dataset
 
 IGNORED = -100  # a label that is not predicted
 _PACKED_TOGETHER = 10_000  # documents among which the packer looks for a fit
