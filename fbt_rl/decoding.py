@@ -167,7 +167,7 @@ def _check(
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode (no dropout, no gradient checkpointing, which would drop the cache), then as before."""
+    """Evaluation mode, which means no dropout, and afterwards every module as it was."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

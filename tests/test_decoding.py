@@ -233,21 +233,31 @@ def test_latents_fed_back_in_one_pass_reproduce_the_logprobs(model, mode):
             assert float((replay(completion, -1) - completion.logprobs).abs().max()) > 1e-2
 
 
-def test_results_can_enter_a_loss_and_the_model_is_left_as_it_was():
-    model = make_fbt()
-    model.gradient_checkpointing_enable()
+def test_results_can_enter_a_loss_and_hold_no_more_than_themselves(model):
+    completions = decode(model, [[1, 2, 3], [4, 5]], params(mode="soft"), return_latents=True)
+    for tensor in (completions[0].latents, completions[0].logprobs):
+        assert not tensor.is_inference()
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+    assert completions[0].latents.shape == (NEW, 32)
+    assert completions[0].latents.dtype == model.dtype
+    with torch.enable_grad():
+        (completions[0].logprobs.sum() * model.model.feedback.value_proj(completions[0].latents).sum()).backward()
+    model.zero_grad()
+    assert decode(model, [[1, 2, 3]], params())[0].latents is None
+
+
+def test_a_model_in_training_decodes_without_dropout_and_is_left_as_it_was():
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(FOREIGN["learned positions"]())
+    settings = params(temperature=1.0)
+    expected = decode(model.eval(), [[1, 2, 3]], settings)[0]
     model.train()
     model.lm_head.eval()
-    completion = decode(model, [[1, 2, 3]], params(mode="soft"), return_latents=True)[0]
+    assert model.config.resid_pdrop > 0
+    torch.testing.assert_close(decode(model, [[1, 2, 3]], settings)[0].logprobs, expected.logprobs)
     assert model.training
-    assert model.model.text_model.training
+    assert model.transformer.h[0].training
     assert not model.lm_head.training
-    assert completion.latents.shape == (NEW, 32)
-    assert completion.latents.dtype == model.dtype
-    assert not completion.latents.is_inference()
-    assert not completion.logprobs.is_inference()
-    (completion.logprobs.sum() * model.model.feedback.value_proj(completion.latents).sum()).backward()
-    assert decode(model, [[1, 2, 3]], params())[0].latents is None
 
 
 # --- stopping --------------------------------------------------------------------------------------
