@@ -149,10 +149,9 @@ def collect(
 def _missing(run: RunFolder, config: RunConfig, pairs: list[dict[str, str]]) -> list[str]:
     """Sentences on what this report cannot show, and why."""
     sentences = []
-    for name in config.stages:
-        if not run.stage(name).finished():
-            state = "has not finished" if run.stage(name).path.is_dir() else "has not started"
-            sentences.append(f"Stage {name} {state}.")
+    unfinished = [name for name in config.stages if not run.stage(name).finished()]
+    if unfinished:
+        sentences.append(f"Not finished: {', '.join(unfinished)}.")
     for name, stage in config.stages.items():
         if isinstance(stage, RLStage) and name not in {pair["arm"] for pair in pairs}:
             sentences.append(
@@ -271,15 +270,15 @@ def _headline(entry: dict[str, Any]) -> str:
         "shorter": "{:.0f}% fewer tokens for the same problems",
         "longer": "{:.0f}% more tokens for the same problems",
         "unchanged": "no change in length is shown",
-        "unknown": "too few solved problems to compare lengths",
+        "unknown": "too few problems solved to compare lengths",
     }[entry["length_verdict"]].format(100 * abs(1 - (entry["paired_length_ratio"] or 1)))
     accuracy = {
         "higher": "accuracy {:.1f} points higher",
         "lower": "accuracy {:.1f} points lower",
         "no worse": "accuracy no worse (margin {margin:g} points)",
-        "unclear": "a change in accuracy can neither be shown nor excluded",
+        "unclear": "too few problems to tell about accuracy",
     }[entry["accuracy_verdict"]].format(100 * abs(entry["accuracy_diff"]), margin=100 * entry["margin"])
-    return f"After {entry['arm']}, {entry['mode']} mode: {tokens}, {accuracy}"
+    return f"After {entry['arm']}, {entry['mode']} mode: {tokens}; {accuracy}"
 
 
 def _run_facts(state: dict[str, Any]) -> list[tuple[str, str]]:

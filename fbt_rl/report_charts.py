@@ -120,7 +120,12 @@ def rl_charts(stage: str, rows: Rows) -> list[Chart]:
             "log-prob a token loses when the carried states are zeroed or taken from another rollout. At 0 the model "
             "would no longer use them.",
         ),
-        ("norms", "norm_value", figures.paint_norms, "norms of the feedback's matrices, relative to the first step."),
+        (
+            "norms",
+            "norm_value",
+            figures.paint_norms,
+            "norms of the feedback's matrices, as change since the first step.",
+        ),
     )
     return [
         figures.draw(

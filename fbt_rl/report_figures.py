@@ -162,17 +162,17 @@ def paint_drift(axes: Axes, rows: Rows) -> None:
 def paint_payload(axes: Axes, rows: Rows) -> None:
     """What the carried states are worth: log-prob a token loses without them. 0: the channel has collapsed."""
     for key, colour, label in (("payload_zeroed", ALARM, "zeroed"), ("payload_swapped", SECOND, "another rollout's")):
-        axes.plot(*_thinned(*column(rows, key)), color=colour, label=label)
+        axes.plot(*_thinned(*column(rows, key)), color=colour, label=label, marker="o", markersize=3.5)
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     _finish(axes, "Worth of the carried states", "log-prob lost per token")
 
 
 def paint_norms(axes: Axes, rows: Rows) -> None:
-    """Frobenius norms of the feedback's two matrices, relative to the first step."""
+    """Change of the Frobenius norms of the feedback's two matrices since the first step."""
     for key, colour, label in (("norm_value", FIRST, "value"), ("norm_gate", SECOND, "gate")):
         steps, norms = column(rows, key)
-        axes.plot(*_thinned(steps, norms / norms[:1]), color=colour, label=label)
-    _finish(axes, "Norms of the feedback's matrices", "relative to the first step")
+        axes.plot(*_thinned(steps, 100 * (norms / norms[:1] - 1)), color=colour, label=label)
+    _finish(axes, "Norms of the feedback's matrices", "% change since the first step")
 
 
 # --- before and after ----------------------------------------------------------------------------
@@ -249,6 +249,9 @@ def _by_mode(axes: Axes, points: Series, form: str) -> None:
     modes = list(dict.fromkeys(mode for of in points.values() for mode in of))
     for index, (label, of) in enumerate(points.items()):
         shift = 0.26 * (index - (len(points) - 1) / 2)
+        text: dict[str, Any] = (
+            {"xytext": (-7, 0), "ha": "right"} if index == 0 < len(points) - 1 else {"xytext": (7, 0)}
+        )
         for mode, (value, low, high) in of.items():
             place = modes.index(mode) + shift
             axes.plot([place, place], [low, high], color=SIDES[index], linewidth=2.5, solid_capstyle="butt")
@@ -262,10 +265,10 @@ def _by_mode(axes: Axes, points: Series, form: str) -> None:
                 label=label if mode == next(iter(of)) else None,
             )
             axes.annotate(
-                form.format(value), (place, value), (7, 0), textcoords="offset points", va="center", fontsize=8
+                form.format(value), (place, value), textcoords="offset points", va="center", fontsize=8, **text
             )
     axes.set_xticks(range(len(modes)), modes)
-    axes.set_xlim(-0.6, len(modes) - 0.3)
+    axes.set_xlim(-0.6, len(modes) - 0.4)
     axes.grid(axis="x", visible=False)
 
 
@@ -276,6 +279,13 @@ def _finish(axes: Axes, title: str, unit: str, *, legend: bool = True, step_axis
         axes.set_xlabel("step")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        low, high = axes.get_xlim()
+        if high - low < 1:  # a single step
+            axes.set_xlim(low - 1, high + 1)
+    if axes.get_yscale() == "linear":
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.4g}")
+        )
     if legend and axes.get_legend_handles_labels()[0]:
         axes.legend(
             loc="lower left",

@@ -121,7 +121,7 @@ def test_equal_lengths_with_fewer_truncations():
     entry = compared(before, table(correct, lengths))
     assert entry["mean_length_after"] < 0.9 * entry["mean_length_before"]
     assert "The shorter mean is explained by fewer truncations" in text(entry)
-    assert "No change in length is shown" in text(entry)
+    assert "Correct answers are equally long on each of the" in text(entry)
     assert entry["mean_length_both_finish_before"] == entry["mean_length_both_finish_after"]
     assert "raise max_new_tokens" in text(entry)  # 9% truncated
 
@@ -141,7 +141,7 @@ def test_shorter_only_because_hard_problems_were_dropped():
     entry = compared(before, after)
     assert entry["median_length_correct_after"] < entry["median_length_correct_before"]
     assert "compares different problems (500 solved only by old, 0 only by new)" in text(entry)
-    assert "No change in length is shown on the 500 problems" in text(entry)
+    assert "Correct answers are equally long on each of the 500 problems" in text(entry)
     assert "shorter on the" not in text(entry)
     assert "Accuracy is lower" in text(entry)
     assert "not excluded" in text(entry)
@@ -169,6 +169,24 @@ def test_accuracy_higher():
 def test_too_few_problems_to_tell():
     entry = compared(table([True] * 6, [10] * 6), table([True] * 5 + [False], [10] * 6))
     assert "Too few problems to tell whether accuracy changed" in text(entry)
+
+
+def test_no_change_in_length_is_bounded():
+    rng = np.random.default_rng(6)
+    before, after = rng.integers(10, 30, 200), rng.integers(10, 30, 200)
+    entry = compared(table([True] * 200, before), table([True] * 200, after))
+    low, high = entry["paired_length_ratio_ci"]
+    assert low < 1 < high
+    assert entry["length_verdict"] == "unchanged"
+    bound = float(text(entry).split("changes beyond ")[1].split("%")[0])
+    assert 0 <= bound / 100 - max(1 - low, high - 1) < 0.001
+
+
+def test_few_pairs_show_nothing_about_length():
+    entry = compared(table([True] * 9, [20] * 9), table([True] * 9, [10] * 9))
+    assert entry["paired_length_ratio"] == 0.5
+    assert entry["length_verdict"] == "unknown"
+    assert "Too few problems to compare lengths: 9 problems that both sides solve" in text(entry)
 
 
 def test_nothing_solved():

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 import socket
 from collections import Counter
 
@@ -108,28 +107,28 @@ def test_more_samples_keep_the_first_ones(model_folder, problems, table):
     assert first.equals(table.filter(pc.field("mode") == "soft"))
 
 
-def _evaluate_on_rank(rank, world_size, port, arguments, results):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+def _evaluate_on_rank(rank, port, model_folder, problems, folder):
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=world_size)
-    table = evaluate_model(*arguments, **SETTINGS, folder=results)
-    pq.write_table(table, results / f"rank-{rank}.parquet")
-    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    try:
+        table = evaluate_model(model_folder, problems, MODES, **SETTINGS, folder=folder)
+    finally:
+        torch.distributed.destroy_process_group()
+    pq.write_table(table, folder / f"rank-{rank}.parquet")
 
 
 def test_two_ranks_share_the_problems(model_folder, problems, table, tmp_path, free_port):
-    context = multiprocessing.get_context("spawn")
-    arguments = (model_folder, problems, MODES)
-    ranks = [
-        context.Process(target=_evaluate_on_rank, args=(rank, 2, free_port, arguments, tmp_path)) for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(120)
-        assert process.exitcode == 0
-    assert pq.read_table(tmp_path / "rank-0.parquet").equals(table)
-    assert pq.read_table(tmp_path / "rank-1.parquet").equals(table)
+    arguments = (free_port, model_folder, problems, tmp_path)
+    other = multiprocessing.get_context("spawn").Process(target=_evaluate_on_rank, args=(1, *arguments))
+    other.start()
+    try:
+        _evaluate_on_rank(0, *arguments)
+    finally:
+        other.join(120)
+        other.kill()
+    assert other.exitcode == 0
+    for rank in range(2):
+        assert pq.read_table(tmp_path / f"rank-{rank}.parquet").equals(table)
     assert not list(tmp_path.glob("shards-*"))
 
 

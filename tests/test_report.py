@@ -202,9 +202,13 @@ def no_painting(monkeypatch):
 @pytest.mark.parametrize(
     ("skip", "sentences", "comparisons"),
     [
-        (("rl", "eval_after"), ["Stage rl has not started.", "Stage eval_after has not started."], 0),
-        (("pretrain", "extend", "sft", "eval_before", "rl", "eval_after"), ["Stage pretrain has not started."], 0),
-        (("eval_before",), ["Stage eval_before has not started."], 0),
+        (("rl", "eval_after"), ["Not finished: rl, eval_after."], 0),
+        (
+            ("pretrain", "extend", "sft", "eval_before", "rl", "eval_after"),
+            ["Not finished: pretrain, extend, sft, eval_before, rl, eval_after."],
+            0,
+        ),
+        (("eval_before",), ["Not finished: eval_before."], 0),
     ],
 )
 def test_partial_runs(tmp_path, skip, sentences, comparisons):
@@ -224,7 +228,7 @@ def test_an_unfinished_evaluation_is_not_reported(tmp_path):
     RunFolder(path).stage("eval_after").result_path.unlink()
     write_report(path)
     report = json.loads((path / "report" / "report.json").read_text())
-    assert "Stage eval_after has not finished." in report["missing"]
+    assert report["missing"] == ["Not finished: eval_after."]
     assert list(report["evaluations"]) == ["eval_before"]
 
 
@@ -283,7 +287,7 @@ def test_nothing_is_solved(tmp_path):
     path = make_run(tmp_path / "run", problems=5)
     judge_all(path, "eval_before", False)
     page = Page(write_report(path).read_text())
-    assert "too few solved problems to compare lengths" in page.text
+    assert "too few problems solved to compare lengths" in page.text
 
 
 @pytest.mark.usefixtures("no_painting")

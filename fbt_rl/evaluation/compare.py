@@ -29,6 +29,7 @@ from fbt_rl.evaluation.statistics import (
 )
 
 MARGIN = 0.03  # a loss of accuracy below this counts as "no worse", where the interval excludes more
+FEWEST_PAIRS = 10  # below it a bootstrap over problems says little, whatever its interval
 TRUNCATION_LIMIT = 0.01  # above it, lengths say more about the token limit than about the model
 
 
@@ -193,7 +194,7 @@ def compare(
         "margin": margin,
     }
     entry["accuracy_verdict"] = _accuracy_verdict(*interval, margin)
-    entry["length_verdict"] = _length_verdict(*entry["paired_length_ratio_ci"])
+    entry["length_verdict"] = _length_verdict(*ratio_interval, entry["n_both_solve"])
     return {**entry, "findings": findings(entry)}
 
 
@@ -204,9 +205,9 @@ def _accuracy_verdict(low: float, high: float, margin: float) -> str:
     return "no worse" if low > -margin else "unclear"
 
 
-def _length_verdict(low: float | None, high: float | None) -> str:
+def _length_verdict(low: float, high: float, pairs: int) -> str:
     """What the interval of the paired ratio shows: shorter, longer, unchanged (as far as it shows), or unknown."""
-    if low is None or high is None:
+    if pairs < FEWEST_PAIRS:
         return "unknown"
     return "shorter" if high < 1 else "longer" if low > 1 else "unchanged"
 
@@ -275,9 +276,11 @@ def _length_finding(entry: dict[str, Any]) -> str:
         return f"Too few problems to compare lengths: {both}."
     ratio = entry["paired_length_ratio"]
     numbers = f"ratio {ratio:.3f}, 95% interval {low:.3f} to {high:.3f}, Wilcoxon p {_p(entry['wilcoxon_p'])}"
+    if low == high == 1:
+        return f"Correct answers are equally long on each of the {both}."
     if entry["length_verdict"] == "unchanged":
-        bound = 100 * max(1 - low, high - 1)
-        return f"No change in length is shown on the {both} ({numbers}); changes beyond {bound:.1f}% are excluded."
+        bound = math.ceil(1000 * max(1 - low, high - 1)) / 10
+        return f"No change in length is shown on the {both} ({numbers}); changes beyond {bound}% are excluded."
     return f"Correct answers are {100 * abs(1 - ratio):.1f}% {entry['length_verdict']} on the {both} ({numbers})."
 
 
