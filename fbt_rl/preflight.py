@@ -10,7 +10,7 @@ from pathlib import Path
 from fbt_rl.artifacts import read_json
 from fbt_rl.config import EvalStage, ModelConfig, RLStage, RunConfig, StageConfig
 from fbt_rl.data_files import Role, check_data
-from fbt_rl.resources import Available, plan_group
+from fbt_rl.resources import Available, ResourceError, plan_group
 from fbt_rl.training.deepspeed import deepspeed_settings, split_batch
 
 _NEEDS: dict[str, tuple[Role, ...]] = {
@@ -37,20 +37,24 @@ def check_run(config: RunConfig, run_dir: Path, stages: list[str], available: Av
         except (ValueError, OSError) as error:
             faults.append(f"{where}{error}")
 
-    attempt("", lambda: plan_group(config.resources, available))
+    workers: int | None = None
+    try:
+        workers = plan_group(config.resources, available).workers
+    except ResourceError as error:
+        faults.append(str(error))
     attempt("model.path: ", lambda: _check_model(config, stages))
     if config.tokenizer.path is not None:
         attempt("tokenizer.path: ", lambda: _check_tokenizer(Path(config.tokenizer.path or "")))
     attempt("", lambda: _check_room(config, run_dir, stages))
     for name in stages:
-        for where, check in _stage_checks(config, config.stages[name], available):
+        for where, check in _stage_checks(config, config.stages[name], workers):
             attempt(f"stages.{name}{where}: ", check)
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
 
 
 def _stage_checks(
-    config: RunConfig, stage: StageConfig, available: Available
+    config: RunConfig, stage: StageConfig, workers: int | None
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     from reward.load import load_reward
 
@@ -60,13 +64,9 @@ def _stage_checks(
     rewards = stage.rewards if isinstance(stage, RLStage) else [stage.reward] if isinstance(stage, EvalStage) else []
     for reward in rewards:
         yield "", lambda reward=reward: load_reward(reward.use, reward.args)
-    if not isinstance(stage, EvalStage):
-
-        def batches() -> None:
-            split = split_batch(stage, plan_group(config.resources, available).workers)
-            deepspeed_settings(config.deepspeed, split, stage.optimizer.max_grad_norm)
-
-        yield "", batches
+    if not isinstance(stage, EvalStage) and workers is not None:
+        limit = stage.optimizer.max_grad_norm
+        yield "", lambda: deepspeed_settings(config.deepspeed, split_batch(stage, workers), limit)
 
 
 def _check_model(config: RunConfig, stages: list[str]) -> None:

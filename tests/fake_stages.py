@@ -26,7 +26,8 @@ def train(stage, context):
         with (folder.path / "starts.txt").open("a") as file:
             file.write(f"{start}\n")
         folder.truncate_metrics(start)
-    print(f"{context.name} from step {start}, source {context.source}")
+        (folder.path / "source.txt").write_text(str(context.source))
+    print(f"{context.name} from step {start}")
     for step in range(start + 1, stage.steps + 1):
         options = switches()
         time.sleep(options.get("step_s", 0))

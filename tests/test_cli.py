@@ -1,0 +1,192 @@
+"""The commands: help, dry run, messages and exit codes, and the model commands on a tiny model."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pipeline_helpers as helpers
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import fbt_rl.model
+from fbt_rl import cli, pipeline
+from fbt_rl.artifacts import read_json
+from fbt_rl.config import TokenizerConfig
+from fbt_rl.config_file import dump_config, load_config
+from fbt_rl.model import FBTForCausalLM, from_model_config
+from fbt_rl.tokenization import build_tokenizer
+
+
+def call(*arguments, cwd=None):
+    """A command as a process: exit code, what it printed, what it said on stderr."""
+    command = [sys.executable, "-m", "fbt_rl.cli", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def invoke(monkeypatch, capsys):
+    """A command in this process; what ``call`` gives, without its start."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fbt-rl", *map(str, arguments)])
+        monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return ended.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "model"
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(TokenizerConfig(), ["0123456789+-= abcdefghijklmnopqrstuvwxyz.,:{}\\?\nCW"])
+    shape = helpers.make_config().model
+    config = from_model_config(
+        shape, len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id
+    )
+    FBTForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_help_names_every_command_and_imports_nothing_heavy():
+    command = [sys.executable, "-X", "importtime", "-m", "fbt_rl.cli", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for name in ("run", "eval", "generate", "report", "convert", "submit", "status", "logs", "stop"):
+        assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not imported & {"torch", "ray", "transformers", "deepspeed", "pydantic", "rich", "yaml"}
+
+
+def test_dry_run_prints_config_stages_and_resources_without_torch_or_ray(tmp_path):
+    command = [sys.executable, "-X", "importtime", "-m", "fbt_rl.cli", "run", "smoke", "--dry-run", "seed=5"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not imported & {"torch", "ray", "transformers", "deepspeed"}
+    text, _, rest = done.stdout.partition("run folder: ")
+    (tmp_path / "printed.yaml").write_text(text)
+    assert load_config(tmp_path / "printed.yaml") == load_config("smoke", ["seed=5"])
+    assert rest.startswith(f"{tmp_path}/runs/smoke\n")
+    assert re.findall(r"^  (\w+) +(\w+) +run$", rest, re.MULTILINE) == [
+        (name, stage.kind) for name, stage in load_config("smoke").stages.items()
+    ]
+    assert re.search(r"^this machine: \d+ CPU cores, \d+ GPUs\nworkers: \d x \(1 CPU", rest, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == [tmp_path / "printed.yaml"]
+
+
+def test_dry_run_says_what_would_be_skipped_or_refused(tmp_path, invoke, monkeypatch):
+    monkeypatch.setattr("fbt_rl.cluster.Cluster", helpers.InProcess)
+    monkeypatch.setattr("fbt_rl.report.write_report", helpers.write_report)
+    config = helpers.make_config()
+    functions = {"pretrain": "fake_stages:train", "sft": "fake_stages:train", "eval": "fake_stages:evaluate"}
+    pipeline.run(config, tmp_path / "run", functions=functions)
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(config))
+    common = ("run", path, "--run-dir", tmp_path / "run", "--dry-run")
+    code, out, _ = invoke(*common)
+    assert code == 0
+    assert len(re.findall("finished, skip", out)) == 3
+    code, out, err = invoke(*common, "stages.tuned.steps=9")
+    assert code == 2
+    assert re.search(r"tuned +sft +REFUSE: changed", out)
+    assert "stages.tuned.steps: 4 -> 9" in err
+    code, out, _ = invoke(*common, "stages.tuned.steps=9", "--fresh")
+    assert code == 0
+    assert "(renamed first)" in out
+    assert "skip" not in out.partition("run folder")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nowhere.yaml"], "error: no config file nowhere.yaml; shipped configs: "),
+        (["run", "smoke", "stages.sft.stepz=3"], "error: stages.sft.stepz: unknown key; did you mean 'steps'?"),
+        (["run", "smoke", "stages.sft.steps=0"], "error: stages.sft.steps: "),
+        (["run", "smoke", "steps"], "error: override 'steps' is not of the form dotted.key=value"),
+        (["run", "smoke", "resources.workers=99"], "error: resources: 99 workers x 1 CPU = 99 CPUs, this machine has"),
+        (["eval", "nowhere"], "error: model.path: nowhere is not a model folder"),
+        (["generate", "nowhere", "hello"], "error: nowhere is not a model folder"),
+        (["report", "nowhere"], "error: nowhere is not a run folder"),
+        (["run", "smoke", "--nonsense"], "No such option"),
+        (["submit", "smoke", "stages.sft.stepz=3"], "error: stages.sft.stepz: unknown key"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(invoke, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = invoke(*arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_module_ends_with_the_exit_code_and_no_traceback(tmp_path):
+    code, out, err = call("run", "smoke", "resources.workers=99", cwd=tmp_path)
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+
+
+def test_no_jobs_server_is_one_message(invoke):
+    code, _, err = invoke("status", "job", "--address", "http://127.0.0.1:9")
+    assert code == 1
+    assert err.startswith("error: Ray Jobs at http://127.0.0.1:9: ")
+
+
+def test_generate_prints_one_completion_a_prompt(invoke, model):
+    common = ("generate", model, "1+1", "2+3", "--max-new-tokens", 5)
+    texts = {mode: invoke(*common, "--mode", mode) for mode in ("standard", "soft", "fused")}
+    assert all(code == 0 for code, _, _ in texts.values())
+    assert all(out for _, out, _ in texts.values())
+    assert invoke(*common, "--mode", "soft") == texts["soft"]
+    sampled = [invoke(*common, "--temperature", 1.0, "--seed", seed)[1] for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
+    assert invoke(*common, "--raw")[1] != texts["standard"][1]
+
+
+def test_eval_grades_every_mode_and_keeps_the_answers(invoke, model, tmp_path):
+    code, out, _ = invoke("eval", model, "--limit", 6, "--max-new-tokens", 4, "--out", tmp_path / "eval")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["standard", "soft", "fused"]
+    assert all("of 6, median length" in line for line in out.splitlines())
+    assert list(read_json(tmp_path / "eval" / "result.json")["modes"]) == ["standard", "soft", "fused"]
+    assert (tmp_path / "eval" / "generations.parquet").is_file()
+
+
+def test_eval_of_a_file_and_of_a_foreign_model(invoke, model, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"q": "1+1", "a": "2"}) + "\n")
+    common = ("--data", rows, "--prompt", "q", "--max-new-tokens", 3)
+    code, out, _ = invoke("eval", model, *common, "--answer", "a", "--modes", "soft,standard")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["soft", "standard"]
+    code, _, err = invoke("eval", model, *common, "--answer", "gold")
+    assert code == 2
+    assert "row 1: no column 'gold'" in err
+
+    foreign = tmp_path / "foreign"
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokens = len(fbt_rl.tokenization.load_tokenizer(model))
+    LlamaForCausalLM(LlamaConfig(vocab_size=tokens, **size)).save_pretrained(foreign)
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (model / file).exists():
+            (foreign / file).write_text((model / file).read_text())
+    code, _, err = invoke("eval", foreign, *common, "--answer", "a")
+    assert code == 2
+    assert "has no latent feedback (model_type 'llama')" in err
+    code, out, _ = invoke("eval", foreign, *common, "--answer", "a", "--modes", "standard")
+    assert code == 0
+    code, _, err = invoke("generate", foreign, "1+1", "--mode", "soft", "--max-new-tokens", 2)
+    assert code == 2
+    assert "Traceback" not in err
+
+    code, out, _ = invoke("convert", foreign, tmp_path / "out")
+    assert code == 0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.model_type == "fbt"

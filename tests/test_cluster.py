@@ -1,0 +1,130 @@
+"""Real Ray on this machine: killed drivers and workers, Ctrl-C, errors; nothing may be left running."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pipeline_helpers as helpers
+import psutil
+import pytest
+
+from fbt_rl import reaper
+from fbt_rl.artifacts import RunFolder
+
+WAIT_S = 240  # on a busy machine; idle, a start takes about 15 s
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def until(condition, driver):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert driver.poll() is None, driver.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def at_step(run_dir, name, step):
+    return lambda: any(row["step"] >= step for row in RunFolder(run_dir).stage(name).read_metrics())
+
+
+def assert_all_gone(processes, within_s):
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    alive = [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert not alive
+
+
+@pytest.fixture
+def driver(tmp_path):
+    driver = helpers.Driver(tmp_path, helpers.make_config(resources__workers=2))
+    started = []
+    start = driver.start
+
+    def keep(*overrides, **switches):
+        started.append(start(*overrides, **switches))
+        return started[-1]
+
+    driver.start = keep
+    yield driver
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_killed_driver_then_killed_worker_then_the_end_of_an_undisturbed_run(driver):
+    run_dir = driver.run_dir
+    first = driver.start(step_s=0.3)
+    until(at_step(run_dir, "base", 3), first)
+    processes = psutil.Process(first.pid).children(recursive=True)
+    assert any("RayTrainWorker" in process.name() or "ray::" in process.name() for process in processes)
+    first.kill()
+    assert_all_gone(processes, within_s=20)
+    assert RunFolder(run_dir).read_state()["status"] == "running"
+
+    second = driver.start(die_at=["tuned", 3])
+    out, err = second.communicate(timeout=WAIT_S)
+    assert second.returncode == 0, err
+    assert err == ""
+    assert "finished; the report is" in out
+    stages = RunFolder(run_dir)
+    assert stages.stage("base").read_result() == {"loss": helpers.expected(6)}
+    assert stages.stage("tuned").read_result() == {"loss": helpers.expected(4)}
+    assert helpers.starts(run_dir, "base")[0] == 0
+    assert helpers.starts(run_dir, "base")[1:] in ([2], [4])  # how far it came before the kill arrived
+    assert helpers.starts(run_dir, "tuned") == [0, 2]  # the worker's death cost one step, and no stage again
+    assert [row["step"] for row in stages.stage("tuned").read_metrics()] == [1, 2, 3, 4]
+    assert "tuned from step 2" in (stages.stage("tuned").path / "worker-1.log").read_text()
+    assert not (run_dir / ".ray").exists()
+
+
+def test_ctrl_c_then_an_error(driver):
+    run_dir = driver.run_dir
+    first = driver.start(step_s=0.3)
+    until(at_step(run_dir, "base", 1), first)
+    processes = psutil.Process(first.pid).children(recursive=True)
+    first.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    first.send_signal(signal.SIGINT)  # impatience changes nothing
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert set(err.splitlines()) == {"stopping; the same command goes on where this one stops"}
+    assert "Traceback" not in out
+    assert_all_gone(processes, within_s=5)
+    state = RunFolder(run_dir).read_state()
+    assert (state["status"], state["stages"]["base"]["status"]) == ("interrupted", "interrupted")
+
+    second = driver.start(fail_at=["base", 5, "the data are wrong"])
+    out, err = second.communicate(timeout=WAIT_S)
+    assert second.returncode == 1
+    assert err.splitlines()[0].startswith("error: stage 'base' failed on rank")
+    assert "ValueError: the data are wrong" in err
+    assert "Traceback (most recent call last)" not in err
+    assert len(err.splitlines()) == 2
+    assert len(helpers.starts(run_dir, "base")) == 2  # a stage's own error is not tried again
+
+
+def test_the_reaper_kills_what_bears_the_mark_and_nothing_else(tmp_path):
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    marked = subprocess.Popen(sleep, env={reaper.MARK: str(folder)})
+    other = subprocess.Popen(sleep, env={reaper.MARK: f"{folder}2"})
+    guard = subprocess.Popen([sys.executable, "-S", reaper.__file__, str(folder)], stdin=subprocess.PIPE)
+    time.sleep(0.5)
+    assert marked.poll() is None
+    guard.communicate(timeout=30)
+    assert marked.wait(timeout=5) == -signal.SIGKILL
+    assert other.poll() is None
+    assert not folder.exists()
+    other.kill()
+    other.wait()
+
+
+def test_a_wrong_address_is_one_message(driver):
+    done = driver.start("--address", "127.0.0.1:1")
+    _, err = done.communicate(timeout=WAIT_S)
+    assert done.returncode == 1
+    assert "error: cannot reach the Ray cluster at 127.0.0.1:1" in err
+    assert "Traceback" not in err
