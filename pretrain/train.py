@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
-from fbt_rl.artifacts import StageContext, write_json
+from fbt_rl.artifacts import StageContext
 from fbt_rl.config import ExtendStage, PretrainStage
 from fbt_rl.config_file import ConfigError
 from fbt_rl.model import FBTForCausalLM, from_model_config, load_model
 from fbt_rl.tokenization import build_tokenizer, load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.deepspeed import unpartitioned
-from fbt_rl.training.objective_trainer import ObjectiveTrainer
+from fbt_rl.training.objective_trainer import ObjectiveTrainer, note_data
 from fbt_rl.training.rows import RowCollator
 from fbt_rl.training.trainer import barrier
 from pretrain.data import build_rows, read_documents
-
-logger = logging.getLogger(__name__)
 
 
 def run(stage: PretrainStage | ExtendStage, context: StageContext) -> dict[str, float]:
@@ -31,9 +28,7 @@ def run(stage: PretrainStage | ExtendStage, context: StageContext) -> dict[str, 
     tokenizer = _tokenizer(context, documents["text"], arguments)
     model = _model(stage, context, tokenizer, arguments)
     rows, counts = build_rows(documents, tokenizer, stage.row_length)
-    if arguments.process_index == 0:
-        write_json(context.folder.path / "data.json", counts)
-        logger.info("stage %s: %s", context.name, counts)
+    note_data(context, stage, counts)
     trainer = ObjectiveTrainer(
         model,
         arguments,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import cast
 
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from fbt_rl.artifacts import StageContext, write_json
+from fbt_rl.artifacts import StageContext
 from fbt_rl.config import SFTStage
 from fbt_rl.config_file import ConfigError
 from fbt_rl.model import load_model
@@ -16,11 +15,9 @@ from fbt_rl.tasks import load_problems
 from fbt_rl.tokenization import load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.lora import adapter_config
-from fbt_rl.training.objective_trainer import ObjectiveTrainer
+from fbt_rl.training.objective_trainer import ObjectiveTrainer, note_data
 from fbt_rl.training.rows import RowCollator
 from sft.data import build_rows
-
-logger = logging.getLogger(__name__)
 
 
 class FineTuner(ObjectiveTrainer, SFTTrainer):
@@ -49,9 +46,7 @@ def run(stage: SFTStage, context: StageContext) -> dict[str, float]:
     model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
     problems = load_problems(stage.data, stage_seed(context), needs=("prompt", "completion"))
     rows, counts = build_rows(problems, tokenizer, stage.row_length)
-    if arguments.process_index == 0:
-        write_json(context.folder.path / "data.json", counts)
-        logger.info("stage %s: %s", context.name, counts)
+    note_data(context, stage, counts)
     trainer = FineTuner(
         model,
         arguments,

@@ -107,6 +107,8 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from stage_helpers import context_of, run_stage, small_config
+from fbt_rl.training.objective_trainer import ObjectiveTrainer
+from fbt_rl.training.trainer import TrainingError
 for run_dir, changes, earlier in json.loads(sys.argv[1]):
     config = small_config(**changes)
     folder = context_of(config, Path(run_dir), "pretrain").folder
@@ -116,6 +118,17 @@ for run_dir, changes, earlier in json.loads(sys.argv[1]):
             shutil.rmtree(folder.checkpoint_dir(6))
         torch.distributed.barrier()
     print("result", sorted(run_stage(config, Path(run_dir), "pretrain")[1].items()))
+
+# a row of the second rank goes wrong
+original = ObjectiveTrainer.compute_loss
+def poisoned(self, model, inputs, *rest, **named):
+    loss = original(self, model, inputs, *rest, **named)
+    return loss * float("nan") if self.state.global_step == 5 and self.args.process_index == 1 else loss
+ObjectiveTrainer.compute_loss = poisoned
+try:
+    run_stage(config, Path(run_dir).with_name("poisoned"), "pretrain")
+except TrainingError as error:
+    print("stopped", error)
 """
 
 

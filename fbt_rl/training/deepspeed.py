@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,6 +125,7 @@ def prepare_environment(threads: int) -> None:
     if torch.distributed.is_initialized():
         # A group that the launcher made: DeepSpeed must know it before ZeRO-3 partitions weights as they are read.
         deepspeed.init_distributed(torch.distributed.get_backend())
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.")  # DeepSpeed's to mend
     if not sys.stderr.isatty():
         disable_progress_bars()
         transformers_logging.disable_progress_bar()

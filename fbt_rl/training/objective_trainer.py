@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -11,13 +12,29 @@ import torch.distributed as dist
 from peft import PeftModel
 from torch import Tensor
 
+from fbt_rl.artifacts import StageContext, write_json
 from fbt_rl.config import RowsStage, SFTStage
 from fbt_rl.training.objective import add_pass_losses, draw_fused_mask, has_feedback, multi_pass_loss
 from fbt_rl.training.rows import IGNORED, ShuffledRows
-from fbt_rl.training.schedule import draw_num_passes, in_cooldown
+from fbt_rl.training.schedule import draw_num_passes, in_cooldown, mean_passes
 from fbt_rl.training.trainer import StageTrainer
 
+logger = logging.getLogger(__name__)
+
 _LOSS, _TOKENS, _PASSES = 0, 1, 2  # places in the window: the losses of the passes come last
+
+
+def note_data(context: StageContext, stage: RowsStage, counts: dict[str, int]) -> None:
+    """Log what the data came to and how much of it the run will use; the first rank keeps it as ``data.json``."""
+    note = {
+        **counts,
+        "tokens_per_row": counts["tokens"] / counts["rows"],
+        "epochs": stage.steps * stage.batch_rows / counts["rows"],
+        "mean_passes": mean_passes(stage.objective.passes, stage.steps),
+    }
+    logger.info("stage %s: %s", context.name, note)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        write_json(context.folder.path / "data.json", note)
 
 
 class ObjectiveTrainer(StageTrainer):
