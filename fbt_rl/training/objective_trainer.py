@@ -58,7 +58,7 @@ class ObjectiveTrainer(StageTrainer):
         self._window = torch.zeros(_PASSES + longest, dtype=torch.float64, device=self.args.device)
         self._window_start = 0  # the step of the last logged row
         self._tokens_seen = 0
-        self._clock, self._untimed_tokens = time.perf_counter(), 0
+        self._clock, self._untimed_tokens = 0.0, 0  # the clock starts with the first batch
 
     def _get_train_sampler(self, train_dataset: Any = None) -> ShuffledRows:
         rows = len(self.train_dataset if train_dataset is None else train_dataset)
@@ -74,6 +74,7 @@ class ObjectiveTrainer(StageTrainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         """This rank's share of the loss: averaged over ranks and summed over micro-batches it is the step's."""
+        self._clock = self._clock or time.perf_counter()
         objective, optimizer, step = self.stage.objective, self.stage.optimizer, self.state.global_step
         row_ids, num_tokens = inputs.pop("row_ids"), inputs.pop("num_tokens")
         passes = self.num_passes(step)
@@ -149,4 +150,4 @@ class ObjectiveTrainer(StageTrainer):
         if self.is_world_process_zero():
             self._window.copy_(torch.tensor(state["window"], dtype=torch.float64))
         self._window_start, self._tokens_seen = state["window_start"], state["tokens_seen"]
-        self._clock, self._untimed_tokens = time.perf_counter(), state["window"][_TOKENS]
+        self._untimed_tokens = state["window"][_TOKENS]
