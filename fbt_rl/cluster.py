@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -70,7 +71,7 @@ class Cluster:
             self.__exit__()
             if isinstance(error, Exception):
                 where = f"reach the Ray cluster at {self.address}" if self.address else "start Ray on this machine"
-                raise ClusterError(f"cannot {where}: {error}") from error
+                raise ClusterError(f"cannot {where}: {str(error).strip().splitlines()[0]}") from error
             raise
         finally:
             for number, handler in handlers.items():  # Ray puts its own in their place
@@ -93,6 +94,7 @@ class Cluster:
     def _start(self) -> None:
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self.address is not None:
+            _check_address(self.address)
             ray.init(address=self.address, **quiet)
             return
         # Ray puts Unix sockets below its folder, whose paths may have 107 bytes: so right below /tmp.
@@ -186,6 +188,17 @@ class Cluster:
             "TOKENIZERS_PARALLELISM": "false",
             **({} if size.gpus else {"DS_ACCELERATOR": "cpu"}),
         }
+
+
+def _check_address(address: str) -> None:
+    """Somebody listens there; Ray itself would try for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        raise ValueError(f"expected HOST:PORT or auto, got {address!r}; to send a job, use fbt-rl submit")
+    with socket.create_connection((host, int(port)), timeout=10):
+        pass
 
 
 def _explain(error: BaseException, max_failures: int) -> str:
