@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 SCHEMA = pa.schema(
@@ -31,7 +30,7 @@ SCHEMA = pa.schema(
 def append_rollouts(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Add ``rows`` of one step, in place of any of that step or later (those of a run that was resumed before it)."""
     new = pa.Table.from_pylist(list(rows), SCHEMA)
-    old = _before(path, pc.min(new["step"]).as_py()) if path.is_file() else SCHEMA.empty_table()
+    old = _before(path, rows[0]["step"]) if path.is_file() else SCHEMA.empty_table()
     _write(path, pa.concat_tables([old, new]))
 
 
@@ -42,8 +41,7 @@ def truncate_rollouts(path: Path, step: int) -> None:
 
 
 def _before(path: Path, step: int) -> pa.Table:
-    table = pq.read_table(path)
-    return table.filter(pc.less(table["step"], step))
+    return pq.read_table(path, filters=[("step", "<", step)])
 
 
 def _write(path: Path, table: pa.Table) -> None:

@@ -5,7 +5,9 @@ next position. A rollout keeps those states, so a single parallel pass that is f
 the very inputs of the rollout and gives its log-probs without error at the behaviour weights. That
 pass reads the states as constants. ``n`` further passes re-fuse the states of the pass before, each
 adding one feedback edge to the gradient (the truncated Neumann series of back-propagation through
-time); at the behaviour weights the recorded states are the fixed point, so the value is unchanged.
+time). At the behaviour weights the recorded states are the fixed point, so the value is unchanged;
+there the passes are anchored: re-fused states keep the recorded value and add only their gradient.
+Otherwise round-off would be fed back, and where the map is locally expansive it grows tenfold a pass.
 
 Prompt inputs are never re-fused: plain for soft; for fused the shifted states of a plain pass,
 recomputed with the current weights.
@@ -26,11 +28,14 @@ from torch import Tensor, nn
 from fbt_rl.config import Mode
 
 
-def replay_inputs(mode: Mode, prompt_mask: Tensor, latents: Tensor | None, passes: int) -> dict[str, Any]:
+def replay_inputs(
+    mode: Mode, prompt_mask: Tensor, latents: Tensor | None, passes: int, *, anchored: bool = True
+) -> dict[str, Any]:
     """The feedback arguments of ``FBTModel.forward`` that score rollouts of ``mode``.
 
     ``prompt_mask`` is (B, P), ``latents`` (B, N, D) and ``passes`` the number n of re-fusing passes
-    after the replay pass. Standard rollouts carry no state and take no arguments.
+    after the replay pass. ``anchored`` is for scoring at the behaviour weights; after an update the
+    recorded states are stale and re-fused ones show the change. Standard rollouts take no arguments.
     Raises ValueError where a mode with feedback comes without its latents.
     """
     if mode == "standard":
@@ -46,6 +51,7 @@ def replay_inputs(mode: Mode, prompt_mask: Tensor, latents: Tensor | None, passe
         "fused_mask": completion,
         "refresh_mask": completion,
         "num_passes": 1 + passes,
+        "anchor_latents": anchored,
     }
     if mode == "fused":
         inputs["fused_mask"] = torch.ones_like(completion)
@@ -61,10 +67,19 @@ class ReplayScorer:
     the monitors; ``states[:, j]`` is to be compared with ``latents[:, j]``.
     """
 
-    def __init__(self, model: Callable[..., Any], body: nn.Module, mode: Mode, passes: int, batch: dict[str, Tensor]):
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        body: nn.Module,
+        mode: Mode,
+        passes: int,
+        batch: dict[str, Tensor],
+        *,
+        anchored: bool,
+    ):
         self._model = model
         self._body = body  # the module whose last_hidden_state the LM head reads
-        self._inputs = replay_inputs(mode, batch["prompt_mask"], batch.get("latents"), passes)
+        self._inputs = replay_inputs(mode, batch["prompt_mask"], batch.get("latents"), passes, anchored=anchored)
         self._count = batch["completion_ids"].shape[1]
         self.log_probs: Tensor
         self.states: Tensor | None = None

@@ -62,8 +62,8 @@ class StageRewards:
             rows = [row for row in range(start, start + self._group_size) if scores[row] is not None]
             if partial := [scores[row] for row in rows if scores[row] not in (0.0, 1.0)]:
                 raise RewardError(
-                    f"reward {self._rewards[0].name!r} gave {partial[0]}; shaping by length needs a correctness of 0 or 1. "
-                    "Set length to null, or put a reward first that says right or wrong"
+                    f"reward {self._rewards[0].name!r} gave {partial[0]}; shaping by length needs a correctness of 0 "
+                    "or 1. Set length to null, or put a reward first that says right or wrong"
                 )
             values = relative(
                 [scores[row] == 1.0 for row in rows],

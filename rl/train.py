@@ -9,7 +9,7 @@ from statistics import fmean
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
-from trl import GRPOConfig
+from trl.trainer.grpo_config import GRPOConfig
 
 from fbt_rl.artifacts import StageContext
 from fbt_rl.config import RLStage
@@ -123,7 +123,7 @@ def _result(trainer: ReplayTrainer) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for row in rows[-_FINAL_STEPS:]:
         for name, value in row.items():
-            if name not in ("step", "epoch", "seconds") and math.isfinite(value):
+            if name not in ("step", "epoch", "seconds") and value is not None and math.isfinite(value):
                 values.setdefault(name, []).append(value)
     result = {name: fmean(column) for name, column in values.items()}
     result["logprob_mismatch_max"] = max(row["logprob_mismatch_max"] for row in rows)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,10 @@ def start_ranks(script: str, *arguments: str, ranks: int = 2) -> list[subprocess
 def finish_ranks(processes: list[subprocess.Popen], timeout_s: float = 240) -> list[tuple[int, str]]:
     """(exit code, output) of each rank; none outlives the test."""
     try:
-        return [(process.wait(timeout_s), process.communicate()[0]) for process in processes]
+        # All are read at once: a rank whose pipe is full would keep the others waiting.
+        with ThreadPoolExecutor(len(processes)) as pool:
+            outputs = list(pool.map(lambda process: process.communicate(timeout=timeout_s)[0], processes))
+        return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
     finally:
         for process in processes:
             process.kill()

@@ -1,0 +1,235 @@
+"""Advantages, rewards, monitors, the layout and the record of rollouts, each by hand."""
+
+import math
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rl_cases import rl_context
+
+from fbt_rl.config import LengthConfig, RewardConfig
+from fbt_rl.decoding import Completion
+from reward.base import RewardError
+from reward.length import relative
+from rl import record, rollout
+from rl.advantage import group_advantages
+from rl.monitor import Outcomes, mismatch_metrics, mismatch_sums, swapped_latents
+from rl.rewards import StageRewards
+from rl.rollout import sample_rollouts, sampling_seed
+
+NAN = math.nan
+
+
+def odd(prompts, completions, completion_ids, **columns):
+    return [float(len(ids) % 2) for ids in completion_ids]
+
+
+def answered(prompts, completions, completion_ids, *, answer, **columns):
+    return [None if gold == "?" else float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def half(prompts, completions, completion_ids, **columns):
+    return [0.5] * len(completions)
+
+
+# --- advantages ----------------------------------------------------------------------------------
+
+
+def test_advantages_by_hand():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 1.0])
+    centred = torch.tensor([0.5, -0.5, -0.5, 0.5, 0, 0, 0, 0, -0.25, -0.25, -0.25, 0.75])
+    deviation = rewards.std()
+    torch.testing.assert_close(group_advantages(rewards, 4), centred / (deviation + 1e-4))
+    torch.testing.assert_close(group_advantages(rewards, 4, "none"), centred)
+    by_group = torch.cat(
+        [group / (group.std() + 1e-4) for group in rewards.view(3, 4) - rewards.view(3, 4).mean(1)[:, None]]
+    )
+    torch.testing.assert_close(group_advantages(rewards, 4, "group"), by_group)
+
+
+def test_equal_rewards_give_exactly_nothing():
+    rewards = torch.tensor([0.7, 0.7, 0.7, 0.1, 0.1, 0.1])
+    assert group_advantages(rewards, 3).eq(0).all()
+    assert group_advantages(rewards[:3], 3, "group").eq(0).all()
+
+
+def test_what_was_not_judged_takes_no_part():
+    rewards = torch.tensor([1.0, NAN, 0.0, NAN, NAN, NAN])
+    deviation = torch.tensor([1.0, 0.0]).std()
+    expected = torch.tensor([0.5, 0, -0.5, 0, 0, 0]) / (deviation + 1e-4)
+    torch.testing.assert_close(group_advantages(rewards, 3), expected)
+    assert group_advantages(torch.tensor([NAN, 1.0]), 2).eq(0).all()
+    with pytest.raises(ValueError, match="whole groups of 4"):
+        group_advantages(torch.zeros(6), 4)
+
+
+# --- rewards -------------------------------------------------------------------------------------
+
+
+def test_total_is_weighted_and_correctness_shaped_by_length():
+    configs = [RewardConfig(use="test_rl_parts:odd", weight=2.0), RewardConfig(use="test_rl_parts:half", weight=-1.0)]
+    rewards = StageRewards(configs, LengthConfig(weight=0.5, sigma_min=1.0), group_size=4)
+    ids = [[0], [0, 0, 0], [0, 0], [0, 0, 0, 0, 0]] * 2
+    truncated = [False] * 7 + [True]
+    totals, correct = rewards(["p"] * 8, ["c"] * 8, ids, truncated)
+    assert correct == [1, 1, 0, 1, 1, 1, 0, 0]  # the last is cut, so wrong
+    first = relative([True, True, False, True], [1, 3, 2, 5], weight=0.5, sigma_min=1.0)
+    second = relative([True, True, False, False], [1, 3, 2, 5], weight=0.5, sigma_min=1.0)
+    assert totals == pytest.approx([2 * value - 0.5 for value in first + second])
+
+
+def test_what_cannot_be_judged_has_no_reward():
+    configs = [RewardConfig(use="test_rl_parts:answered"), RewardConfig(use="test_rl_parts:half")]
+    rewards = StageRewards(configs, LengthConfig(), group_size=3)
+    columns = {"answer": ["a", "?", "b"], "problem_id": ["x"] * 3}
+    totals, correct = rewards(["p"] * 3, ["a", "a", "a"], [[1], [1, 2], [1]], [False] * 3, **columns)
+    assert [correct[0], correct[2]] == [1.0, 0.0]
+    assert math.isnan(correct[1])
+    assert math.isnan(totals[1])
+    shaped = relative([True, False], [1, 1], weight=0.5, sigma_min=1.0)  # the two that were judged
+    assert [totals[0], totals[2]] == pytest.approx([value + 0.5 for value in shaped])
+
+
+def test_partial_credit_is_not_shaped():
+    rewards = StageRewards([RewardConfig(use="test_rl_parts:half")], LengthConfig(), group_size=2)
+    with pytest.raises(RewardError, match=r"gave 0.5; shaping by length needs a correctness of 0 or 1.*length to null"):
+        rewards(["p"] * 2, ["c"] * 2, [[1]] * 2, [False] * 2)
+    plain = StageRewards([RewardConfig(use="test_rl_parts:half")], None, group_size=2)
+    assert plain(["p"] * 2, ["c"] * 2, [[1]] * 2, [False, True]) == ([0.5, 0.0], [0.0, 0.0])
+
+
+# --- what is watched -----------------------------------------------------------------------------
+
+
+def test_mismatch_by_hand():
+    rollout_log_probs = torch.tensor([[-1.0, -2.0], [-0.5, 9.0]])
+    training = torch.tensor([[-1.0, -1.5], [-1.0, -9.0]])
+    mask = torch.tensor([[1, 1], [1, 0]])
+    latents = torch.ones(2, 2, 4)
+    states = latents + torch.tensor([[0.0, 0.5], [0.0, 99.0]])[..., None]
+    metrics = mismatch_metrics(
+        torch.stack(
+            [
+                mismatch_sums(rollout_log_probs[:1], training[:1], mask[:1], latents[:1], states[:1]),
+                mismatch_sums(rollout_log_probs[1:], training[1:], mask[1:], latents[1:], states[1:]),
+            ]
+        )
+    )
+    ratios = [1.0, math.exp(0.5), math.exp(-0.5)]
+    assert metrics["logprob_mismatch_mean"] == pytest.approx(1 / 3)
+    assert metrics["logprob_mismatch_max"] == pytest.approx(0.5)
+    assert metrics["kl_rollout_train"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / 3)
+    assert metrics["ratio_outside"] == pytest.approx((ratios[1] + ratios[2]) / sum(ratios))
+    assert metrics["effective_sample_size"] == pytest.approx(sum(ratios) ** 2 / (3 * sum(r * r for r in ratios)))
+    assert metrics["residual"] == pytest.approx(math.sqrt(4 * 0.25 / 12))
+
+
+def test_mismatch_of_nothing_and_of_the_impossible():
+    nothing = mismatch_metrics(mismatch_sums(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2))[None])
+    assert nothing["logprob_mismatch_max"] == 0
+    assert math.isnan(nothing["residual"])
+    impossible = mismatch_sums(torch.full((1, 1), -1e4), torch.zeros(1, 1), torch.ones(1, 1))
+    assert impossible.isfinite().all()
+
+
+def test_outcomes_by_hand():
+    outcomes = Outcomes(
+        rewards=torch.tensor([0.5, NAN, 0.0, 1.0]),
+        correct=torch.tensor([1.0, NAN, 0.0, 1.0]),
+        lengths=torch.tensor([2.0, 4.0, 6.0, 8.0]),
+        truncated=torch.tensor([0.0, 0.0, 1.0, 0.0]),
+    )
+    expected = {
+        "reward": 0.5,
+        "accuracy": 2 / 3,
+        "length_mean": 5,
+        "length_correct_mean": 5,
+        "truncated": 0.25,
+        "unjudged": 1,
+    }
+    assert outcomes.metrics() == pytest.approx(expected)
+
+
+def test_swapped_latents_repeat_the_other_rows_last():
+    latents = torch.arange(6.0).view(2, 3, 1)
+    assert swapped_latents(latents, torch.tensor([3, 2]))[..., 0].tolist() == [[3, 4, 4], [0, 1, 2]]
+
+
+# --- layout of rollouts --------------------------------------------------------------------------
+
+
+class _Model:
+    device = torch.device("cpu")
+
+
+def _completion(ids, reason):
+    count = len(ids)
+    return Completion(0, 0, ids, -torch.arange(1.0, count + 1), torch.full((count, 2), float(ids[0])), reason)
+
+
+@pytest.mark.parametrize("pad", [0, 1])  # 1: padding with the very EOS hides no end
+def test_layout_of_immediate_and_missing_ends(tmp_path, monkeypatch, pad):
+    seen = {}
+
+    def decode(model, prompts, params, **settings):
+        seen.update(settings, params=params)
+        return [
+            _completion([1], "stop"),  # ends at once
+            _completion([5, 6, 7], "length"),  # never ends
+            _completion([8, 1], "stop"),
+            _completion([9, 2], "stop"),  # a second end token
+        ]
+
+    monkeypatch.setattr(rollout, "decode", decode)
+    stage = rl_context(tmp_path, tmp_path, group_size=2, max_new_tokens=3, temperature=0.5).config.stages["rl"]
+    laid = sample_rollouts(
+        _Model(), [[3, 4, 5], [6]], stage, eos_token_ids=[1, 2], pad_token_id=pad, seed=7, first_row=4
+    )
+    assert laid.prompt_ids.tolist() == [[3, 4, 5], [3, 4, 5], [pad, pad, 6], [pad, pad, 6]]
+    assert laid.prompt_mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 1], [0, 0, 1]]
+    assert laid.completion_ids.tolist() == [[1, pad, pad], [5, 6, 7], [8, 1, pad], [9, 2, pad]]
+    assert laid.completion_mask.tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]]
+    assert laid.log_probs.tolist() == [[-1, 0, 0], [-1, -2, -3], [-1, -2, 0], [-1, -2, 0]]
+    assert laid.latents[..., 0].tolist() == [[1, 0, 0], [5, 5, 5], [8, 8, 0], [9, 9, 0]]
+    assert laid.truncated == [False, True, False, False]
+    assert list(seen["row_keys"]) == [4, 5, 6, 7]
+    assert seen["seed"] == 7
+    assert seen["return_latents"]
+    params = seen["params"]
+    assert (params.mode, params.temperature, params.num_samples, params.eos_token_ids) == ("soft", 0.5, 2, (1, 2))
+    assert params.top_k is None
+    assert params.top_p is None
+
+
+def test_sampling_seeds_differ_by_batch_and_run():
+    seeds = {sampling_seed(seed, batch) for seed in range(3) for batch in range(50)}
+    assert len(seeds) == 150
+    assert sampling_seed(1, 2) == sampling_seed(1, 2)
+
+
+# --- rollouts.parquet ----------------------------------------------------------------------------
+
+
+def _rows(step):
+    row = dict.fromkeys(record.SCHEMA.names) | {
+        "step": step,
+        "sample": 0,
+        "mode": "soft",
+        "correct": None,
+        "reward": 1.0,
+    }
+    return [row, row | {"sample": 1}]
+
+
+def test_record_survives_a_resume_without_duplicates(tmp_path):
+    path = tmp_path / "stage" / "rollouts.parquet"
+    record.truncate_rollouts(path, 3)  # nothing there yet
+    for step in (1, 3, 5):
+        record.append_rollouts(path, _rows(step))
+    record.append_rollouts(path, _rows(3))  # run again from step 2
+    assert pq.read_table(path)["step"].to_pylist() == [1, 1, 3, 3]
+    record.truncate_rollouts(path, 2)
+    table = pq.read_table(path)
+    assert table["step"].to_pylist() == [1, 1]
+    assert table.schema == record.SCHEMA
+    assert [entry.name for entry in path.parent.iterdir()] == ["rollouts.parquet"]
