@@ -19,13 +19,16 @@ one carried into that token's position P + j.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fbt_rl.config import Mode
+
+_PARTS, _PART_ROWS = 4, 16  # a batch is scored in up to so many parts of at least so many rows
 
 
 def replay_inputs(
@@ -60,39 +63,58 @@ def replay_inputs(
 
 
 class ReplayScorer:
-    """Stands in for the model where log-probs are computed: adds the replay arguments to every call.
+    """Stands in for the model where TRL computes log-probs: adds the replay arguments to every call.
 
-    TRL's loss calls its model with tokens, mask and labels only. After the call ``log_probs`` (B, N)
-    and, in a mode with feedback, ``states`` (B, N, D) hold what was computed, without gradient, for
-    the monitors; ``states[:, j]`` is to be compared with ``latents[:, j]``.
+    Rows of like length are scored together, each part padded to its own longest completion only.
+    After the call ``log_probs`` (B, N) and, in a mode with feedback, ``states`` (B, N, D) hold what was
+    computed, without gradient, for the monitors: ``states[:, j]`` compares with ``latents[:, j]``.
     """
 
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        body: nn.Module,
-        mode: Mode,
-        passes: int,
-        batch: dict[str, Tensor],
-        *,
-        anchored: bool,
-    ):
+    def __init__(self, model: Callable[..., Any], body: nn.Module, mode: Mode, passes: int, batch: dict[str, Tensor]):
         self._model = model
         self._body = body  # the module whose last_hidden_state the LM head reads
-        self._inputs = replay_inputs(mode, batch["prompt_mask"], batch.get("latents"), passes, anchored=anchored)
-        self._count = batch["completion_ids"].shape[1]
+        self._mode: Mode = mode
+        self._passes = passes
+        self._prompt_mask = batch["prompt_mask"]
+        self._lengths = batch["completion_mask"].sum(1)
+        self._latents = batch.get("latents")
         self.log_probs: Tensor
         self.states: Tensor | None = None
 
-    def __call__(self, **inputs: Any) -> Any:
-        handle = self._body.register_forward_hook(self._keep_states) if self._inputs else None
-        try:
-            output = self._model(**inputs, **self._inputs)
-        finally:
-            if handle is not None:
-                handle.remove()
-        self.log_probs = output.log_probs[:, -self._count :].detach()
-        return output
+    def __call__(self, *, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, **options: Any) -> Any:
+        """The model's output with ``log_probs`` and ``entropy`` (B, T - 1) in the order of the rows."""
+        rows, columns = input_ids.shape
+        prompt = self._prompt_mask.shape[1]
+        order = self._lengths.argsort(stable=True)
+        outputs, states = [], []
+        for part in order.chunk(max(1, min(_PARTS, rows // _PART_ROWS))):
+            count = int(self._lengths[part[-1]])
+            width = prompt + count
+            latents = None if self._latents is None else self._latents[part, :count]
+            with self._states_kept() as kept:
+                output = self._model(
+                    input_ids=input_ids[part, :width],
+                    attention_mask=attention_mask[part, :width],
+                    labels=labels[part, :width],
+                    **replay_inputs(self._mode, self._prompt_mask[part], latents, self._passes),
+                    **options,
+                )
+            outputs.append(
+                [nn.functional.pad(value, (0, columns - width)) for value in (output.log_probs, output.entropy)]
+            )
+            if latents is not None:
+                states.append(nn.functional.pad(kept[0][:, prompt - 1 : -1], (0, 0, 0, columns - width)))
+        back = order.argsort()
+        log_probs, entropy = (torch.cat(values)[back] for values in zip(*outputs, strict=True))
+        self.log_probs = log_probs[:, prompt - 1 :].detach()
+        self.states = torch.cat(states)[back] if states else None
+        return type(output)(log_probs=log_probs, entropy=entropy)
 
-    def _keep_states(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        self.states = output.last_hidden_state[:, -self._count - 1 : -1].detach()
+    @contextmanager
+    def _states_kept(self) -> Iterator[list[Tensor]]:
+        kept: list[Tensor] = []
+        handle = self._body.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state.detach()))
+        try:
+            yield kept
+        finally:
+            handle.remove()

@@ -83,10 +83,10 @@ def sequential_batch(model, rollouts, mode):
     return [sequential(model, PROMPTS[row // GROUP], completion, mode)[0] for row, completion in rows]
 
 
-def replay(model, rollouts, mode, passes, latents=None, **changes):
+def replay(model, rollouts, mode, passes, latents=None, *, anchored=True, **changes):
     """Log-probs of every row; ``changes`` overwrite arguments of the model (the mutations)."""
     latents = rollouts.latents if latents is None else latents
-    arguments = replay_inputs(mode, rollouts.prompt_mask, latents, passes) | changes
+    arguments = replay_inputs(mode, rollouts.prompt_mask, latents, passes, anchored=anchored) | changes
     logits = model(
         input_ids=torch.cat([rollouts.prompt_ids, rollouts.completion_ids], dim=1),
         attention_mask=torch.cat([rollouts.prompt_mask, rollouts.completion_mask], dim=1),
@@ -122,11 +122,12 @@ def test_the_case_is_ragged_and_feedback_matters(case, model):
         assert difference(replay(model, rollouts, "standard", 0), exact) > 1e-2, mode
 
 
+@pytest.mark.parametrize("anchored", [True, False])
 @pytest.mark.parametrize("passes", [0, 1, 2, 3])
-def test_replay_equals_sequential(case, model, passes):
+def test_replay_equals_sequential(case, model, passes, anchored):
     mode, rollouts, exact = case
     with torch.no_grad():
-        assert difference(replay(model, rollouts, mode, passes), exact) < EXACT
+        assert difference(replay(model, rollouts, mode, passes, anchored=anchored), exact) < EXACT
     assert difference([row.double() for row in _unpad(rollouts.log_probs, rollouts)], exact) < 1e-5
 
 
@@ -200,8 +201,10 @@ def test_stale_latents_are_seen_and_refreshing_repairs_them(case, model):
         for parameter in moved.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.01 * parameter.abs().mean().item())
         exact = sequential_batch(moved, rollouts, mode)
-        errors = [difference(replay(moved, rollouts, mode, passes), exact) for passes in range(8)]
+        errors = [difference(replay(moved, rollouts, mode, passes, anchored=False), exact) for passes in range(8)]
+        anchored = [difference(replay(moved, rollouts, mode, passes), exact) for passes in range(8)]
     assert errors[0] > 1e-4
+    assert anchored == pytest.approx([errors[0]] * 8)  # an anchored pass keeps the recorded values
     assert errors[7] < EXACT  # as many refreshing passes as completion positions
 
 
@@ -214,7 +217,8 @@ def gradient(model, log_probs, weights):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def test_enough_refreshing_passes_give_the_gradient_through_time(case, model):
+@pytest.mark.parametrize("anchored", [True, False])
+def test_enough_refreshing_passes_give_the_gradient_through_time(case, model, anchored):
     mode, rollouts, exact = case
     torch.manual_seed(2)
     weights = torch.randn(len(exact), dtype=torch.float64)
@@ -222,7 +226,7 @@ def test_enough_refreshing_passes_give_the_gradient_through_time(case, model):
     width = rollouts.completion_ids.shape[1]
     cosines = []
     for passes in (0, 1, width):
-        scored = gradient(model, replay(model, rollouts, mode, passes), weights)
+        scored = gradient(model, replay(model, rollouts, mode, passes, anchored=anchored), weights)
         cosines.append(torch.cosine_similarity(scored, through_time, dim=0).item())
     assert cosines[0] < cosines[1] < 0.9999  # the states read as constants: something is missing
     assert cosines[2] >= 0.999999

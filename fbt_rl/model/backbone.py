@@ -88,6 +88,7 @@ class FBTModel(FBTPreTrainedModel):
         prefill_mask: Tensor | None = None,
         num_passes: int = 1,
         jitter: float = 0.0,
+        anchor_latents: bool = False,
         output_passes: bool = False,
         **kwargs: Any,
     ) -> FBTModelOutput:
@@ -107,6 +108,9 @@ class FBTModel(FBTPreTrainedModel):
                 shifted right become ``latents`` there, and they are kept in every pass.
             num_passes: K.
             jitter: the re-fused states of passes after the first get uniform noise from [-jitter, jitter].
+            anchor_latents: where passes after the first refresh a given state, its value stays that of ``latents`` and
+                only the gradient is the previous pass's. For latents known to be the fixed point, whose value every
+                further pass would only blur by round-off.
             output_passes: also return the top states of every pass.
 
         Returns:
@@ -132,7 +136,7 @@ class FBTModel(FBTPreTrainedModel):
             known = prefill_mask if latents is None else None
             carried = prefilled if latents is None else torch.where(prefill_mask[..., None], prefilled, latents)
             refresh_mask = ~prefill_mask if refresh_mask is None else refresh_mask & ~prefill_mask
-        plan = PassPlan(later, fused_mask, carried, known, refresh_mask, jitter)
+        plan = PassPlan(later, fused_mask, carried, known, refresh_mask, jitter, anchor_latents)
 
         # One set of masks serves all passes, unless the caller's cache is static: its masks are wider than the call.
         masks = pass_masks = self._masks(embeds, attention_mask, cache, position_ids)

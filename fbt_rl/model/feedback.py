@@ -49,7 +49,8 @@ class PassPlan:
 
     Masks are bool (B, T). ``later``: positions that are not the first of their document. ``fused_mask`` may also be
     (B, K, T). ``carried`` (B, T, D): states given from outside, valid at ``known`` (None: everywhere). ``refresh``:
-    where passes after the first take the previous pass's states instead (None: everywhere).
+    where passes after the first take the previous pass's states instead (None: everywhere); ``anchored``: they take
+    only the gradient, the value stays that of ``carried``.
     """
 
     later: Tensor
@@ -58,6 +59,7 @@ class PassPlan:
     known: Tensor | None = None
     refresh: Tensor | None = None
     jitter: float = 0.0
+    anchored: bool = False
 
     def carried_into(self, index: int, previous: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """The state carried into every position of pass ``index`` and where it is used.
@@ -77,6 +79,8 @@ class PassPlan:
         refresh[:, 0] = False  # nothing in this call comes before the first column
         if self.carried is None:
             return state, fuse & refresh
+        if self.anchored:
+            state = self.carried + (state - state.detach())
         state = torch.where(refresh[..., None], state, self.carried)
         return state, fuse if self.known is None else fuse & (refresh | self.known)
 
