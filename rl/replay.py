@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from fbt_rl.config import Mode
 
-_PARTS, _PART_ROWS = 4, 16  # a batch is scored in up to so many parts of at least so many rows
+_PARTS, _PART_ROWS = 2, 16  # a batch is scored in up to so many parts of at least so many rows
 
 
 def replay_inputs(
@@ -70,11 +70,21 @@ class ReplayScorer:
     computed, without gradient, for the monitors: ``states[:, j]`` compares with ``latents[:, j]``.
     """
 
-    def __init__(self, model: Callable[..., Any], body: nn.Module, mode: Mode, passes: int, batch: dict[str, Tensor]):
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        body: nn.Module,
+        mode: Mode,
+        passes: int,
+        batch: dict[str, Tensor],
+        *,
+        anchored: bool,
+    ):
         self._model = model
         self._body = body  # the module whose last_hidden_state the LM head reads
         self._mode: Mode = mode
         self._passes = passes
+        self._anchored = anchored
         self._prompt_mask = batch["prompt_mask"]
         self._lengths = batch["completion_mask"].sum(1)
         self._latents = batch.get("latents")
@@ -96,7 +106,9 @@ class ReplayScorer:
                     input_ids=input_ids[part, :width],
                     attention_mask=attention_mask[part, :width],
                     labels=labels[part, :width],
-                    **replay_inputs(self._mode, self._prompt_mask[part], latents, self._passes),
+                    **replay_inputs(
+                        self._mode, self._prompt_mask[part], latents, self._passes, anchored=self._anchored
+                    ),
                     **options,
                 )
             outputs.append(
