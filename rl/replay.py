@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from fbt_rl.config import Mode
 
-_PARTS, _PART_ROWS = 2, 16  # a batch is scored in up to so many parts of at least so many rows
+_PARTS, _PART_ROWS = 4, 16  # a batch is scored in up to so many parts of at least so many rows
 
 
 def replay_inputs(

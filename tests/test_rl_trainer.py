@@ -19,6 +19,7 @@ from fbt_rl.model import load_model
 from fbt_rl.training.deepspeed import split_batch
 from reward.base import RewardError
 from rl.record import SCHEMA
+from rl.replay import replay_inputs
 from rl.rollout import sample_rollouts
 from rl.trainer import ReplayTrainer
 
@@ -171,6 +172,23 @@ def test_accumulation_does_not_change_the_gradient(source, tmp_path):
         assert one[key] == pytest.approx(other[key], rel=1e-5), key
 
 
+def test_scoring_in_parts_changes_nothing(source, tmp_path, monkeypatch):
+    whole, _ = run_rl(source, tmp_path / "whole", mode="fused", steps=1)
+    monkeypatch.setattr("rl.replay._PART_ROWS", 2)
+    calls = []
+    original = replay_inputs
+    monkeypatch.setattr("rl.replay.replay_inputs", lambda *a, **k: calls.append(a[2].shape[1]) or original(*a, **k))
+    parts, _ = run_rl(source, tmp_path / "parts", mode="fused", steps=1)
+    assert len(calls) % 4 == 0
+    assert calls[-4:] == sorted(calls[-4:])  # short ones first, each part as long as it has to be
+    assert calls[-4] < calls[-1]
+    one, other = timeless(whole)[0], timeless(parts)[0]
+    for key in ("loss", "grad_norm", "payload_swapped", "entropy"):
+        assert one[key] == pytest.approx(other[key], rel=1e-4), key
+    assert other["logprob_mismatch_max"] <= 1e-4
+    assert other["residual"] < 1e-5
+
+
 # --- rewards that say nothing --------------------------------------------------------------------
 
 
@@ -211,7 +229,9 @@ RANK = """
 import sys
 from pathlib import Path
 import torch.distributed as dist
+import rl.replay
 from rl_cases import run_rl
+rl.replay._PART_ROWS = 2  # several forward passes before one backward pass
 dist.init_process_group("gloo")  # as Ray's workers do
 run_rl(Path(sys.argv[1]), Path(sys.argv[2]), deepspeed={"zero_stage": int(sys.argv[3])})
 """
