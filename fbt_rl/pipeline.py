@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -165,9 +165,10 @@ class _Start:
             self.display.stop()
             stopped = isinstance(error, KeyboardInterrupt | SystemExit)
             status = "interrupted" if stopped else "failed"
-            if self.queue:
-                self._note(self.queue[0], status=status)
-            self._save(status, error=None if stopped else str(error))
+            with suppress(OSError):  # a full disk, perhaps the very error
+                if self.queue:
+                    self._note(self.queue[0], status=status)
+                self._save(status, error=None if stopped else str(error))
             raise
         self._save("finished")
         self.display.say(f"finished; the report is {page}")
@@ -176,7 +177,7 @@ class _Start:
         pending = _pending(self.planned)
         self.display.say(f"{self.folder.path}\n{describe_plan(self.planned)}")
         self.display.say(f"connecting to Ray at {address}" if address else "starting Ray on this machine")
-        from fbt_rl.cluster import Cluster
+        from fbt_rl.cluster import Cluster, ClusterError
 
         with Cluster(address) as cluster:
             available = cluster.available()
@@ -192,14 +193,18 @@ class _Start:
                 stages = {stage.name: self.functions[stage.kind] for stage in group}
                 self.queue = list(group)
                 self._begin()
-                cluster.run(
-                    work,
-                    Assignment(config, self.folder.path, stages, size.threads),
-                    size,
-                    max_failures=self.config.resources.max_failures,
-                    storage=self.folder.path,
-                    watch=self._watch,
-                )
+                try:
+                    cluster.run(
+                        work,
+                        Assignment(config, self.folder.path, stages, size.threads),
+                        size,
+                        max_failures=self.config.resources.max_failures,
+                        storage=self.folder.path,
+                        watch=self._watch,
+                    )
+                except ClusterError as error:
+                    if self.queue:  # else all is done, and only the group's end went wrong
+                        raise StageFailed(f"stage {self.queue[0].name!r} failed, {error}") from error
                 if self.queue:
                     raise StageFailed(f"stage {self.queue[0].name!r} ended without a result")
 

@@ -66,7 +66,7 @@ class Display:
         if self.console.is_terminal:
             columns = (TextColumn(" "), BarColumn(30), TimeElapsedColumn(), TextColumn("{task.description}"))
             self._live = Progress(*columns, console=self.console, transient=True)
-            self._task = self._live.add_task("starting", total=steps)
+            self._task = self._live.add_task("starting" if steps else "working", total=steps)
             self._live.start()
 
     def update(self) -> None:

@@ -100,6 +100,7 @@ class InProcess:
         thread.start()
         while thread.is_alive():
             thread.join(0.02)
+            watch()
         watch()
         assert not outcome, "an error that the driver does not see"
 

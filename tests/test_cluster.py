@@ -1,9 +1,11 @@
 """Real Ray on this machine: killed drivers and workers, Ctrl-C, errors; nothing may be left running."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, suppress
 
 import pipeline_helpers as helpers
 import psutil
@@ -47,7 +49,13 @@ def driver(tmp_path):
         return started[-1]
 
     driver.start = keep
-    yield driver
+    with ExitStack() as stack:
+        for port in (6379, 8265, 52365):  # Ray's usual ones: in use, as with another Ray on this machine
+            taken = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                taken.bind(("", port))
+                taken.listen()
+        yield driver
     for process in started:
         if process.poll() is None:
             process.kill()
