@@ -8,6 +8,7 @@ import sys
 from statistics import fmean
 
 from datasets import Dataset
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.grpo_config import GRPOConfig
 
@@ -18,7 +19,7 @@ from fbt_rl.model import is_fbt, load_model
 from fbt_rl.tasks import encode_prompt, load_problems
 from fbt_rl.tokenization import load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
-from fbt_rl.training.lora import adapter_config
+from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.rows import ShuffledRows
 from rl.rewards import StageRewards
 from rl.trainer import ReplayTrainer
@@ -34,7 +35,9 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
     Returns the mean of each metric over the last steps, and of the largest mismatch the maximum over all.
     Raises ConfigError before any work for what the stage cannot do.
     """
-    assert context.source is not None  # the config gives every RL stage a model to start from
+    if context.source is None:
+        raise ConfigError(f"stages.{context.name} tunes a model: put a training stage above it or set model.path")
+    check_adapters(stage, context)
     arguments = training_arguments(
         stage,
         context,
@@ -50,12 +53,10 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
         shuffle_dataset=False,  # the data come in the order of the run
         disable_dropout=True,  # the policy that is scored has to be the one that sampled
     )
+    rewards = StageRewards(stage.rewards, stage.length, stage.group_size)
     tokenizer = load_tokenizer(context.source)
-    tokenizer.padding_side = "left"
     model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
-    if stage.mode == "standard":
-        _freeze_feedback(model)
-    elif not is_fbt(model):
+    if stage.mode != "standard" and not is_fbt(model):
         raise ConfigError(
             f"stages.{context.name}.mode is {stage.mode!r}, but the model in {context.source} has no latent feedback; "
             "only mode 'standard' can train it"
@@ -63,18 +64,20 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
     trainer = ReplayTrainer(
         stage=stage,
         context=context,
-        rewards=StageRewards(stage.rewards, stage.length, stage.group_size),
+        rewards=rewards,
         model=model,
         args=arguments,
         train_dataset=_prompts(stage, context, tokenizer, model.config.get_text_config().max_position_embeddings),
         processing_class=tokenizer,
         peft_config=adapter_config(stage.lora, model) if stage.lora else None,
     )
+    if stage.mode == "standard":
+        _freeze_feedback(trainer.model)
     trainer.fit()
     return _result(trainer)
 
 
-def _freeze_feedback(model) -> None:
+def _freeze_feedback(model: nn.Module) -> None:
     """Standard rollouts never read the feedback: without a gradient it would only decay."""
     for name, parameter in model.named_parameters():
         if "feedback" in name:

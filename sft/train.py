@@ -14,7 +14,7 @@ from fbt_rl.model import load_model
 from fbt_rl.tasks import load_problems
 from fbt_rl.tokenization import load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
-from fbt_rl.training.lora import adapter_config
+from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.objective_trainer import ObjectiveTrainer, note_data
 from fbt_rl.training.rows import RowCollator
 from sft.data import build_rows
@@ -28,12 +28,7 @@ def run(stage: SFTStage, context: StageContext) -> dict[str, float]:
     """Train, resuming from the newest checkpoint, and export model and tokenizer; returns the last metrics."""
     if context.source is None:
         raise ConfigError(f"stages.{context.name} tunes a model: put a training stage above it or set model.path")
-    deepspeed = context.config.deepspeed
-    if stage.lora is not None and stage.gradient_checkpointing and deepspeed.zero_stage == 3:
-        raise ConfigError(
-            f"stages.{context.name}: with lora and ZeRO stage 3, TRL needs a kind of gradient checkpointing that "
-            "several passes do not survive; turn one of the three off"
-        )
+    check_adapters(stage, context)
     arguments = training_arguments(
         stage,
         context,

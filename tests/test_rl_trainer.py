@@ -215,6 +215,16 @@ def test_a_reward_that_is_not_a_number_is_refused(source, tmp_path):
 # --- adapters, ranks -----------------------------------------------------------------------------
 
 
+def test_standard_mode_leaves_the_feedback_alone(source, tmp_path):
+    optimizer = {"learning_rate": 1e-3, "warmup_steps": 1, "weight_decay": 0.5}
+    folder, _ = run_rl(source, tmp_path, mode="standard", lora={"r": 2}, optimizer=optimizer)
+    before, after = weights(source), weights(folder.model_dir)
+    names = [name for name in before if "feedback" in name]
+    assert len(names) == 2
+    assert all(torch.equal(before[name], after[name]) for name in names)
+    assert not unmoved(source, folder)
+
+
 def test_adapters_are_merged_into_the_exported_model(source, tmp_path):
     folder, _ = run_rl(source, tmp_path, lora={"r": 2, "dropout": 0.1})
     assert all(row["logprob_mismatch_max"] <= 1e-4 for row in folder.read_metrics())

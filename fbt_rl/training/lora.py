@@ -8,9 +8,20 @@ from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, get_peft_model
 from transformers import PreTrainedModel, TrainingArguments
 
-from fbt_rl.config import LoraConfig
+from fbt_rl.artifacts import StageContext
+from fbt_rl.config import LoraConfig, RLStage, SFTStage
+from fbt_rl.config_file import ConfigError
 from fbt_rl.training.deepspeed import unpartitioned
 from fbt_rl.training.objective import has_feedback
+
+
+def check_adapters(stage: SFTStage | RLStage, context: StageContext) -> None:
+    """Raises ConfigError for the one set of features that adapters cannot be combined with."""
+    if stage.lora is not None and stage.gradient_checkpointing and context.config.deepspeed.zero_stage == 3:
+        raise ConfigError(
+            f"stages.{context.name}: with lora and ZeRO stage 3, TRL needs a kind of gradient checkpointing that "
+            "several passes do not survive; turn one of the three off"
+        )
 
 
 def adapter_config(lora: LoraConfig, model: PreTrainedModel) -> PeftLoraConfig:
