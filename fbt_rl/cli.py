@@ -222,6 +222,8 @@ def _quiet_torch() -> None:
 
 
 def _summary_line(mode: str, values: dict[str, Any]) -> str:
+    if values["accuracy"] is None:
+        return f"{mode:<9} none of the {values['unjudged']} answers could be judged"
     low, high = values["accuracy_ci"]
     return (
         f"{mode:<9} right {values['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) of {values['n']}, "

@@ -307,7 +307,10 @@ def _outcome(folder: StageFolder) -> str:
     """The figures of a finished stage that are worth a glance."""
     result = folder.read_result()
     if "modes" in result:
-        return ": right " + ", ".join(f"{mode} {values['accuracy']:.1%}" for mode, values in result["modes"].items())
+        shares = {mode: values["accuracy"] for mode, values in result["modes"].items()}
+        return ": right " + ", ".join(
+            f"{mode} {'not judged' if share is None else f'{share:.1%}'}" for mode, share in shares.items()
+        )
     shown = [f"{key} {result[key]:.4g}" for key in ("loss", "reward", "accuracy") if key in result]
     return f": {', '.join(shown)}" if shown else ""
 
