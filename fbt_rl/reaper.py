@@ -23,12 +23,11 @@ MARK = "FBT_RL_RAY"
 def marked(folder: str) -> list[int]:
     """Processes whose environment at their start held the mark of ``folder``."""
     entry, found = f"{MARK}={folder}".encode(), []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if entry in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-        except OSError:  # ended meanwhile, or another user's
-            continue
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+                if entry in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
     return found
 
 
