@@ -64,25 +64,24 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not key:
         raise ConfigError(f"override {override!r} is not of the form dotted.key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {key}: cannot read the value {text!r}") from error
     node: Any = values
-    *parents, last = key.split(".")
-    for depth, part in enumerate([*parents, last]):
-        final = depth == len(parents)
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        index: Any = part
         if isinstance(node, list):
             if not part.isdigit() or int(part) >= len(node):
-                raise ConfigError(f"override {key}: {'.'.join(parents[:depth])} is a list of {len(node)}, not {part!r}")
-            part = int(part)  # type: ignore[assignment]
+                raise ConfigError(f"override {key}: {'.'.join(parts[:depth])} is a list of {len(node)}, not {part!r}")
+            index = int(part)
         elif not isinstance(node, dict):
-            raise ConfigError(f"override {key}: {'.'.join(parents[:depth])} is a single value, it has no {part!r}")
-        if final:
-            try:
-                node[part] = yaml.safe_load(text)
-            except yaml.YAMLError as error:
-                raise ConfigError(f"override {key}: cannot read the value {text!r}") from error
-        elif isinstance(node, dict):
-            node = node.setdefault(part, {})
+            raise ConfigError(f"override {key}: {'.'.join(parts[:depth])} is a single value, it has no {part!r}")
+        if depth == len(parts) - 1:
+            node[index] = value
         else:
-            node = node[part]  # type: ignore[index]
+            node = node.setdefault(index, {}) if isinstance(node, dict) else node[index]
 
 
 def _describe(fault: Any) -> str:
