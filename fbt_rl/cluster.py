@@ -27,6 +27,7 @@ for _name, _value in {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more, of use on spot instances only
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder the command was given in
+    "SPT_NOENV": "1",  # Ray's agents, renaming themselves, would write over the mark that the reaper looks for
 }.items():
     os.environ.setdefault(_name, _value)
 

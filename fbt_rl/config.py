@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Mode = Literal["standard", "soft", "fused"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]  # of a running mean
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -75,6 +76,8 @@ class ModelConfig(Strict):
     max_position_embeddings: Count
     rope_theta: Positive
     rope_theta_full: Positive  # of the full-attention layers
+    depth_scaling: bool = True  # each residual branch times 1 / sqrt(2 layers)
+    tie_word_embeddings: bool = True
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
 
     @model_validator(mode="before")
@@ -179,15 +182,28 @@ class PassPhase(Strict):
 
 
 class OptimizerConfig(Strict):
-    """AdamW with a warm-up, stable, decay (WSD) schedule."""
+    """AdamW, or NorMuon for matrices and Adam for the rest, with a warm-up, stable, decay (WSD) schedule."""
 
-    learning_rate: Annotated[float, Field(ge=0.0)]
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    name: Literal["adamw", "normuon"] = "adamw"
+    learning_rate: Annotated[float, Field(ge=0.0)]  # normuon: of the matrices
+    adam_learning_rate: Annotated[float, Field(ge=0.0)] | None = None  # normuon: of everything else
+    betas: tuple[Decay, Decay] = (0.9, 0.95)  # Adam's
+    normuon_betas: tuple[Decay, Decay] = (0.95, 0.95)  # momentum, and the decay of the row moments
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01  # of matrices
     warmup_steps: Annotated[int, Field(ge=0)] = 20
     decay_fraction: Fraction = 0.25  # the last part of the run, cooled to zero
     decay: Literal["linear", "sqrt"] = "linear"
     max_grad_norm: Annotated[float, Field(ge=0.0)] = 1.0  # 0: no clipping
+
+    @model_validator(mode="after")
+    def _two_rates_with_normuon(self) -> OptimizerConfig:
+        if (self.name == "normuon") != (self.adam_learning_rate is not None):
+            raise ValueError(
+                "name normuon needs adam_learning_rate, the rate of embeddings, norms and gates"
+                if self.name == "normuon"
+                else "adam_learning_rate is for name normuon; AdamW has one learning_rate"
+            )
+        return self
 
 
 class ObjectiveConfig(Strict):

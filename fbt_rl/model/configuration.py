@@ -151,10 +151,11 @@ def from_model_config(
         max_position_embeddings=model.max_position_embeddings,
         rope_theta=model.rope_theta,
         rope_theta_full=model.rope_theta_full,
+        depth_scaling=model.depth_scaling,
         pad_token_id=pad_token_id,
         bos_token_id=bos_token_id,
         eos_token_id=eos_token_id,
     )
-    config = FBTConfig(text_config=text_config, fusion=model.fusion)
+    config = FBTConfig(text_config=text_config, fusion=model.fusion, tie_word_embeddings=model.tie_word_embeddings)
     config._attn_implementation = model.attn_implementation
     return config

@@ -144,8 +144,14 @@ def _pass_loss_sums(model: PreTrainedModel, labels: Tensor, num_passes: int, **i
     sums = [token_loss_sums(head, state, labels, vocab_size) for state in states]
     losses, squares = (torch.stack(values) for values in zip(*sums, strict=True))
     if has_feedback(model) and num_passes == 1:
-        # ZeRO-3 applies a module's last gradient again where the module sits out a step.
-        idle = states[0][:1, :1].detach()
-        fused = body.input_norm(body.feedback(idle, idle, body.input_norm(idle)))
-        losses = losses + 0.0 * fused.sum()
+        losses = losses + idle_feedback(body, states[0])
     return losses, squares
+
+
+def idle_feedback(body: Any, states: Tensor) -> Tensor:
+    """Zero, with a zero gradient for the feedback module of ``body``.
+
+    ZeRO-3 applies a module's last gradient again where the module sits out a step.
+    """
+    idle = states[:1, :1].detach()
+    return 0.0 * body.input_norm(body.feedback(idle, idle, body.input_norm(idle))).sum()

@@ -2,33 +2,95 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from typing import Any
+
 from torch import nn
 from torch.optim import AdamW
+from transformers import PreTrainedModel
 
 from fbt_rl.config import OptimizerConfig
+from fbt_rl.training.normuon import Blocks, MatrixOptimizer
+
+logger = logging.getLogger(__name__)
+
+Parameters = dict[str, nn.Parameter]
+
+_HEAD_GATE = "head_gate.weight"
+
+# Rows of a fused projection are the outputs of several: each is a matrix of its own.
+_FUSED_GLU = ("gate_up_proj",)
+_FUSED_QKV = ("qkv_proj", "query_key_value")
 
 
-def parameter_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """The trainable parameters, by name: (decayed, not decayed); each is in exactly one.
+def parameter_groups(model: PreTrainedModel) -> tuple[Parameters, Parameters]:
+    """The trainable parameters, by name: (matrices, others); each is in exactly one.
 
-    Matrices decay, the feedback's too. Embeddings (with the tied head), norms, biases and other
-    vectors do not.
+    Matrices are two-dimensional weights, the feedback's W_U and W_G too. Others are embeddings, the
+    LM head (tied or not), norms, biases and the head-wise attention gates.
     """
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    decayed, plain = {}, {}
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    tables.append(model.get_output_embeddings())
+    apart = {id(table.weight) for table in tables}
+    matrices, others = {}, {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            # Under ZeRO-3 a parameter is a placeholder whose true shape is kept beside it.
-            dims = len(getattr(parameter, "ds_shape", parameter.shape))
-            (decayed if dims >= 2 and id(parameter) not in embeddings else plain)[name] = parameter
-    return decayed, plain
+            matrix = len(_shape(parameter)) == 2 and id(parameter) not in apart and not name.endswith(_HEAD_GATE)
+            (matrices if matrix else others)[name] = parameter
+    return matrices, others
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
-    """torch's AdamW: DeepSpeed's own needs a compiler at first use."""
-    decayed, plain = parameter_groups(model)
+def matrix_blocks(name: str, parameter: nn.Parameter, config: Any) -> Blocks:
+    """The rows of each block of a matrix: one, but for fused q, k, v and fused GLU projections of foreign decoders.
+
+    ``config`` is the text model's.
+    """
+    rows, module = _shape(parameter)[0], name.split(".")[-2]
+    if module in _FUSED_GLU:
+        return (rows // 2, rows // 2)
+    if module in _FUSED_QKV:
+        heads = config.num_attention_heads
+        key_heads = getattr(config, "num_key_value_heads", heads)
+        width = rows // (heads + 2 * key_heads)
+        return (heads * width, key_heads * width, key_heads * width)
+    return (rows,)
+
+
+def build_optimizer(
+    model: PreTrainedModel, config: OptimizerConfig, engine_optimizer: Callable[[], Any] | None = None
+) -> AdamW:
+    """torch's AdamW (DeepSpeed's own needs a compiler at first use), or NorMuon for matrices and Adam for others.
+
+    ``engine_optimizer``: gives DeepSpeed's optimiser once training has begun; NorMuon reads from it how ZeRO has cut
+    the matrices.
+    """
+    matrices, others = parameter_groups(model)
+    for kind, group in (("matrices", matrices), ("others", others)):
+        sizes = [_size(parameter) for parameter in group.values()]
+        logger.info("%s: %d %s, %d parameters: %s", config.name, len(group), kind, sum(sizes), ", ".join(group))
+    if config.adam_learning_rate is not None:  # normuon
+        return MatrixOptimizer(
+            list(matrices.values()),
+            list(others.values()),
+            blocks=[matrix_blocks(name, matrix, model.config.get_text_config()) for name, matrix in matrices.items()],
+            learning_rate=config.learning_rate,
+            adam_learning_rate=config.adam_learning_rate,
+            betas=config.normuon_betas,
+            weight_decay=config.weight_decay,
+            adam_betas=config.betas,
+            engine_optimizer=engine_optimizer,
+        )
     groups = [
-        {"params": list(decayed.values()), "weight_decay": config.weight_decay},
-        {"params": list(plain.values()), "weight_decay": 0.0},
+        {"params": list(matrices.values()), "weight_decay": config.weight_decay},
+        {"params": list(others.values()), "weight_decay": 0.0},
     ]
     return AdamW([group for group in groups if group["params"]], lr=config.learning_rate, betas=config.betas)
+
+
+def _shape(parameter: Any) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))  # under ZeRO-3 the parameter is a placeholder
+
+
+def _size(parameter: Any) -> int:
+    return int(getattr(parameter, "ds_numel", parameter.numel()))

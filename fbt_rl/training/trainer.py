@@ -95,7 +95,9 @@ class StageTrainer(Trainer):
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            self.optimizer = build_optimizer(self.model if model is None else model, self.stage.optimizer)
+            self.optimizer = build_optimizer(
+                self.model if model is None else model, self.stage.optimizer, lambda: self.deepspeed.optimizer
+            )
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
