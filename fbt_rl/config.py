@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Mode = Literal["standard", "soft", "fused"]
+PassActivations = Literal["keep", "recompute", "offload"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]  # of a running mean
 Positive = Annotated[float, Field(gt=0.0)]
@@ -239,6 +240,8 @@ class RowsStage(TrainingStage):
     batch_rows: Count  # rows of one optimiser step, over all ranks
     micro_batch_rows: Count | None = None  # rows of one forward on one rank; default: all of its share
     row_length: Annotated[int, Field(ge=8)]
+    # Of passes before the last: kept, computed again in the backward pass, or kept in the host's memory.
+    pass_activations: PassActivations = "keep"
     optimizer: OptimizerConfig
     objective: ObjectiveConfig
 

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from fbt_rl.config import DeepSpeedConfig
 from fbt_rl.config_file import ConfigError
 from fbt_rl.model import load_model
 from fbt_rl.training.deepspeed import BatchSplit, deepspeed_settings, split_batch
+from fbt_rl.training.trainer import TrainingError
 
 SPLIT = BatchSplit(ranks=2, micro_batch_rows=4, accumulation=3)
 
@@ -142,6 +144,7 @@ def runs(tmp_path_factory):
         (str(base / "zero2"), two, None),
         (str(base / "zero3"), {**two, "deepspeed__zero_stage": 3}, None),
         (str(base / "resumed"), two, str(base / "zero2")),
+        (str(base / "grown"), {**two, "deepspeed__zero_stage": 0}, str(base / "one")),
     ]
     finished = finish_ranks(start_ranks(SCRIPT, json.dumps(jobs)))
     assert [code for code, _ in finished] == [0, 0], "\n".join(output for _, output in finished)
@@ -150,7 +153,7 @@ def runs(tmp_path_factory):
     assert len(results[0]) == len(jobs)
     return {
         name: context_of(small_config(), base / name, "pretrain").folder
-        for name in ("one", "zero2", "zero3", "resumed")
+        for name in ("one", "zero2", "zero3", "resumed", "grown")
     }
 
 
@@ -172,3 +175,34 @@ def test_two_ranks_resume(runs):
     for row, other in zip(losses(runs["resumed"]), losses(runs["zero2"]), strict=True):
         assert row == pytest.approx(other, rel=1e-6)
     assert [path.name for path in runs["resumed"].checkpoints()] == ["step-000004", "step-000006"]
+
+
+def same_course(folder, expected):
+    """Metrics and weights of two runs, to round-off."""
+    for row, other in zip(losses(folder), losses(expected), strict=True):
+        row.pop("grad_norm", None), other.pop("grad_norm", None)  # which stage 0 does not tell
+        assert row == pytest.approx(other, rel=1e-5)
+    weights, others = (load_file(each.model_dir / "model.safetensors") for each in (folder, expected))
+    for name, value in others.items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_one_rank_goes_on_as_two(runs):
+    same_course(runs["grown"], runs["one"])
+
+
+def test_two_ranks_go_on_as_one(runs, tmp_path):
+    """At stage 2, from step 4 of 6, by way of DeepSpeed's universal format."""
+    shutil.copytree(runs["zero2"].path.parents[1], tmp_path, dirs_exist_ok=True)
+    folder = context_of(small_config(), tmp_path, "pretrain").folder
+    shutil.rmtree(folder.checkpoint_dir(6))
+    shutil.rmtree(folder.model_dir)
+    run_stage(small_config(**CHANGES), tmp_path, "pretrain")
+    same_course(folder, runs["zero2"])
+    assert [path.name for path in folder.checkpoints_dir.iterdir()] == ["step-000004", "step-000006"]
+
+
+def test_stage_3_keeps_its_number_of_ranks(runs, tmp_path):
+    shutil.copytree(runs["zero3"].path.parents[1], tmp_path, dirs_exist_ok=True)
+    with pytest.raises(TrainingError, match=r"'ranks': 2.*'ranks': 1.*ZeRO stage 3 can only go on with the same"):
+        run_stage(small_config(**CHANGES, deepspeed__zero_stage=3), tmp_path, "pretrain")

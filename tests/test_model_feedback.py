@@ -322,6 +322,44 @@ def test_gradient_checkpointing_gives_equal_gradients():
 # --- refusals ------------------------------------------------------------------------------------
 
 
+def gradients_and_kept_bytes(activations, passes, checkpointing=False):
+    """Gradients of a loss on all passes, and the bytes that the graph held on to for the backward pass."""
+    model = small_model(dtype=torch.float64).train()
+    if checkpointing:
+        model.activation_checkpointing_enable()
+    own = {value.untyped_storage().data_ptr() for value in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(value):
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        output = model.model(
+            random_ids(2, 30), use_cache=False, num_passes=passes, output_passes=True, pass_activations=activations
+        )
+        loss = sum(states.square().mean() for states in output.pass_states)
+    loss.backward()
+    return {name: value.grad for name, value in model.named_parameters()}, sum(kept.values())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("activations", ["recompute", "offload"])
+def test_activations_of_early_passes_change_no_gradient(activations, checkpointing):
+    expected, _ = gradients_and_kept_bytes("keep", 3)
+    gradients, _ = gradients_and_kept_bytes(activations, 3, checkpointing)
+    for name, gradient in gradients.items():
+        assert torch.equal(gradient, expected[name]), name
+
+
+def test_recomputed_passes_hold_little_memory():
+    one, three = (gradients_and_kept_bytes("keep", passes)[1] for passes in (1, 3))
+    assert three > 2.8 * one
+    assert gradients_and_kept_bytes("recompute", 3)[1] < 1.5 * one
+
+
 def test_arguments_that_do_not_fit_are_refused(model):
     ids = random_ids(2, 4)
     cache = model(ids, use_cache=True).cache

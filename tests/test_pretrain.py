@@ -72,7 +72,8 @@ def test_outputs(finished):
     _, folder, result = finished
     rows = folder.read_metrics()
     assert [row["step"] for row in rows] == list(range(1, 11))
-    expected = {"loss", "loss_pass_1", "num_passes", "learning_rate", "grad_norm", "tokens_seen", "tokens_per_second"}
+    expected = {"loss", "loss_pass_1", "num_passes", "mean_passes", "learning_rate", "grad_norm"}
+    expected |= {"tokens_seen", "batch_tokens", "tokens_per_second"}
     assert expected <= rows[-1].keys()
     for row in rows:
         passes = [row[f"loss_pass_{k}"] for k in range(1, int(row["num_passes"]) + 1)]
@@ -124,6 +125,25 @@ def test_killed_and_resumed_equals_uninterrupted(finished, tmp_path):
     assert resumed == result
     assert [path.name for path in again.checkpoints_dir.iterdir()].count(".step-000010.tmp") == 0
     weights = [load_file(one.model_dir / "model.safetensors") for one in (folder, again)]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+@pytest.mark.parametrize("zero_stage", [0, 2, 3])
+def test_normuon_resumes_bit_for_bit(tmp_path, zero_stage):
+    config = small_config(
+        stages__pretrain__steps=6,
+        stages__pretrain__checkpoint_every=3,
+        stages__pretrain__optimizer={"name": "normuon", "learning_rate": 1e-2, "adam_learning_rate": 1e-3},
+        deepspeed__zero_stage=zero_stage,
+    )
+    whole, _ = run_stage(config, tmp_path / "whole", "pretrain")
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    again = context_of(config, tmp_path / "again", "pretrain").folder
+    shutil.rmtree(again.model_dir)
+    shutil.rmtree(again.checkpoint_dir(6))
+    run_stage(config, tmp_path / "again", "pretrain")
+    assert losses(again) == losses(whole)
+    weights = [load_file(one.model_dir / "model.safetensors") for one in (whole, again)]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
@@ -236,9 +256,9 @@ def test_a_failed_save_leaves_the_older_checkpoint(tmp_path, monkeypatch):
     assert folder.latest_checkpoint() == folder.checkpoint_dir(10)
 
 
-def test_other_ranks_or_stage_than_the_checkpoints(finished, tmp_path):
+def test_another_zero_stage_than_the_checkpoints(finished, tmp_path):
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
-    with pytest.raises(TrainingError, match=r"'zero_stage': 2.*'zero_stage': 1"):
+    with pytest.raises(TrainingError, match=r"'zero_stage': 2.*'zero_stage': 1.*: go on with the same"):
         run_stage(small_config(deepspeed__zero_stage=1), tmp_path, "pretrain")
 
 

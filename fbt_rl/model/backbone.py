@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModel, DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_masks_for_generate
@@ -18,6 +20,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 
+from fbt_rl.config import PassActivations
 from fbt_rl.model.configuration import FBTConfig
 from fbt_rl.model.feedback import LatentFeedback, PassPlan, shift_right
 
@@ -90,6 +93,7 @@ class FBTModel(FBTPreTrainedModel):
         jitter: float = 0.0,
         anchor_latents: bool = False,
         output_passes: bool = False,
+        pass_activations: PassActivations = "keep",
         **kwargs: Any,
     ) -> FBTModelOutput:
         """Run K passes over the same positions; nothing is detached between them.
@@ -112,6 +116,8 @@ class FBTModel(FBTPreTrainedModel):
                 only the gradient is the previous pass's. For latents known to be the fixed point, whose value every
                 further pass would only blur by round-off.
             output_passes: also return the top states of every pass.
+            pass_activations: what the backward pass needs of all passes but the last is kept, or computed again pass
+                by pass ("recompute"), or kept in the host's memory ("offload"). Memory then grows little with K.
 
         Returns:
             ``last_hidden_state`` (B, T, D) is the last pass's.
@@ -148,10 +154,7 @@ class FBTModel(FBTPreTrainedModel):
         pass_states: list[Tensor] = []
         for index in range(num_passes - 1):
             inputs = self._stack_input(plan, index, pass_states, embeds, plain)
-            outputs = self.text_model(
-                inputs_embeds=inputs, attention_mask=pass_masks, position_ids=position_ids, use_cache=False, **kwargs
-            )
-            pass_states.append(outputs.last_hidden_state)
+            pass_states.append(self._early_pass(inputs, pass_masks, position_ids, pass_activations, kwargs))
         outputs = self.text_model(
             inputs_embeds=self._stack_input(plan, num_passes - 1, pass_states, embeds, plain),
             attention_mask=masks,
@@ -167,6 +170,23 @@ class FBTModel(FBTPreTrainedModel):
             attentions=outputs.attentions,
             pass_states=(*pass_states, outputs.last_hidden_state) if output_passes else None,
         )
+
+    def _early_pass(
+        self, inputs: Tensor, masks: Any, position_ids: Tensor, activations: PassActivations, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """The top states (B, T, D) of a pass that is not the last."""
+
+        def states(inputs: Tensor) -> Tensor:
+            return self.text_model(
+                inputs_embeds=inputs, attention_mask=masks, position_ids=position_ids, use_cache=False, **kwargs
+            ).last_hidden_state
+
+        if activations == "recompute":
+            return checkpoint(states, inputs, use_reentrant=False)
+        if activations == "offload":
+            with save_on_cpu(pin_memory=inputs.is_cuda):
+                return states(inputs)
+        return states(inputs)
 
     def _stack_input(
         self, plan: PassPlan, index: int, pass_states: list[Tensor], embeds: Tensor, plain: Tensor

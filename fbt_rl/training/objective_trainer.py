@@ -45,6 +45,7 @@ class ObjectiveTrainer(StageTrainer):
     """
 
     stage: RowsStage
+    any_number_of_ranks = True
     loss_is_scaled_for_ga = True  # divided by the tokens of the whole step, not of the micro-batch
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -57,7 +58,7 @@ class ObjectiveTrainer(StageTrainer):
         # Sums since the last logged row: kept in checkpoints, so a resumed run logs the same row.
         self._window = torch.zeros(_PASSES + longest, dtype=torch.float64, device=self.args.device)
         self._window_start = 0  # the step of the last logged row
-        self._tokens_seen = 0
+        self._tokens_seen = self._passes_run = 0
         self._clock, self._untimed_tokens = 0.0, 0  # the clock starts with the first batch
 
     def _get_train_sampler(self, train_dataset: Any = None) -> ShuffledRows:
@@ -80,7 +81,7 @@ class ObjectiveTrainer(StageTrainer):
         passes = self.num_passes(step)
         feedback: dict[str, Any] = {}
         if passes > 1:
-            feedback["jitter"] = objective.jitter
+            feedback |= {"jitter": objective.jitter, "pass_activations": self.stage.pass_activations}
             if objective.prefix_mixing:
                 feedback["fused_mask"] = self._fused_mask(inputs, row_ids, passes, step)
         noise = np.random.SeedSequence([self.args.seed, step, row_ids[0]]).generate_state(1, np.uint64)
@@ -129,12 +130,15 @@ class ObjectiveTrainer(StageTrainer):
         drawn = [self.num_passes(step) for step in range(self._window_start, self.state.global_step)]
         now = time.perf_counter()
         self._tokens_seen += int(tokens)
+        self._passes_run += sum(drawn)
         row: dict[str, float] = {"loss": loss / len(drawn)}
         for index, total in enumerate(passes, start=1):
             if times := sum(number >= index for number in drawn):
                 row[f"loss_pass_{index}"] = total / times
         row |= {
             "num_passes": sum(drawn) / len(drawn),
+            "mean_passes": self._passes_run / self.state.global_step,
+            "batch_tokens": tokens / len(drawn),
             "tokens_seen": self._tokens_seen,
             "tokens_per_second": (tokens - self._untimed_tokens) / (now - self._clock),
         }
@@ -144,10 +148,12 @@ class ObjectiveTrainer(StageTrainer):
 
     def extra_state(self) -> dict[str, Any]:
         window = self._gather_window()
-        return {"window": window, "window_start": self._window_start, "tokens_seen": self._tokens_seen}
+        counts = {"tokens_seen": self._tokens_seen, "passes_run": self._passes_run}
+        return {"window": window, "window_start": self._window_start, **counts}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         if self.is_world_process_zero():
             self._window.copy_(torch.tensor(state["window"], dtype=torch.float64))
-        self._window_start, self._tokens_seen = state["window_start"], state["tokens_seen"]
+        self._window_start = state["window_start"]
+        self._tokens_seen, self._passes_run = state["tokens_seen"], state["passes_run"]
         self._untimed_tokens = state["window"][_TOKENS]

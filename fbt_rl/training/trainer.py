@@ -23,6 +23,7 @@ from fbt_rl.artifacts import StageContext, checkpoint_step, read_json, write_jso
 from fbt_rl.config import RLStage, RowsStage
 from fbt_rl.training.lora import merged_model
 from fbt_rl.training.optimizer import build_optimizer
+from fbt_rl.training.resharding import load_universal, reshard, resharded
 from fbt_rl.training.schedule import wsd_multiplier
 
 
@@ -62,6 +63,7 @@ class StageTrainer(Trainer):
     model: Any
     processing_class: Any
     train_dataset: Any
+    any_number_of_ranks = False  # whether a checkpoint's further course is the same on another number of ranks
 
     def __init__(self, *args: Any, stage: RowsStage | RLStage, context: StageContext, **kwargs: Any) -> None:
         self.stage, self.context = stage, context
@@ -86,7 +88,7 @@ class StageTrainer(Trainer):
             folder.prune_checkpoints(self.stage.keep_checkpoints)
             folder.truncate_metrics(checkpoint_step(checkpoint) if checkpoint else 0)
         barrier()
-        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        self.train(resume_from_checkpoint=str(self._readable(checkpoint)) if checkpoint else None)
         self.export()
         last = next(row for row in reversed(self.state.log_history) if "loss" in row)
         return {
@@ -187,12 +189,27 @@ class StageTrainer(Trainer):
         return {"ranks": self.args.world_size, "zero_stage": self.context.config.deepspeed.zero_stage}
 
     def _check_layout(self, checkpoint: Path) -> None:
-        written = read_json(checkpoint / "stage_state.json")["layout"]
-        if written != self._layout():
-            raise TrainingError(
-                f"{checkpoint} was written with {written}, this run has {self._layout()}: go on with the same "
-                "resources.workers and deepspeed.zero_stage, or start the stage afresh"
-            )
+        written, layout = read_json(checkpoint / "stage_state.json")["layout"], self._layout()
+        same_stage = written["zero_stage"] == layout["zero_stage"]
+        if written == layout or (same_stage and self.any_number_of_ranks and layout["zero_stage"] <= 2):
+            return
+        if same_stage:
+            why = "ZeRO stage 3" if self.any_number_of_ranks else f"a stage of kind {self.stage.kind}"
+            why = f": {why} can only go on with the same number of ranks (resources.workers)"
+        else:
+            why = ": go on with the same deepspeed.zero_stage"
+        raise TrainingError(f"{checkpoint} was written with {written}, this run has {layout}{why}")
+
+    def _readable(self, checkpoint: Path) -> Path:
+        """``checkpoint``, or what it becomes for another number of ranks."""
+        written, layout = read_json(checkpoint / "stage_state.json")["layout"], self._layout()
+        if written["ranks"] == layout["ranks"] or layout["zero_stage"] == 0:
+            return checkpoint
+        if self.is_world_process_zero():
+            reshard(checkpoint)
+        barrier()
+        load_universal(self.args)
+        return resharded(checkpoint)
 
     # --- the finished model ----------------------------------------------------------------------
 
