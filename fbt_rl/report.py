@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from fbt_rl.artifacts import RunFolder, write_json, write_text
 from fbt_rl.config import EvalStage, RLStage, RunConfig
 from fbt_rl.config_file import dump_config, load_config
+from fbt_rl.evaluation.arms import difference_in_differences
 from fbt_rl.evaluation.compare import compare, modes_of, of_mode, summarise
 from fbt_rl.report_charts import (
     comparison_charts,
@@ -121,6 +123,7 @@ def collect(
             for mode in [mode for mode in modes_of(tables[names[1]]) if mode in modes_of(tables[names[0]])]:
                 sides = [of_mode(tables[name], mode) for name in names]
                 add(comparisons, sides, names, mode, arm=pair["arm"], trained_mode=pair["mode"])
+    arms = _arms(tables, pairs, add)
     for name, table in tables.items():
         for mode in [mode for mode in modes_of(table) if mode != "standard" and "standard" in modes_of(table)]:
             names = ["standard", mode]
@@ -138,12 +141,52 @@ def collect(
         },
         "comparisons": comparisons,
         "mode_comparisons": mode_comparisons,
+        "arms": arms,
         "rl": {
             name: _rl_facts(stage, run.stage(name).read_metrics())
             for name, stage in config.stages.items()
             if isinstance(stage, RLStage) and run.stage(name).read_metrics()
         },
     }
+
+
+def _arms(tables: dict[str, pa.Table], pairs: list[dict[str, str]], add: Callable[..., None]) -> list[dict[str, Any]]:
+    """RL stages that can be laid beside one another: those compared with the same evaluation before.
+
+    The first that was trained in standard mode (else the first) is the ``baseline`` of the others; ``against_baseline``
+    compares them with it mode by mode, ``differences`` are differences in differences.
+    """
+    groups = []
+    for before in dict.fromkeys(pair["before"] for pair in pairs if pair["before"] in tables):
+        arms = [pair for pair in pairs if pair["before"] == before and pair["after"] in tables]
+        if len(arms) < 2:
+            continue
+        baseline = next((arm for arm in arms if arm["mode"] == "standard"), arms[0])
+        against: list[dict[str, Any]] = []
+        differences = []
+        for arm in [arm for arm in arms if arm is not baseline]:
+            sides = [tables[baseline["after"]], tables[arm["after"]]]
+            modes = [mode for mode in modes_of(sides[1]) if mode in modes_of(sides[0])]
+            for mode in modes:
+                names = [baseline["arm"], arm["arm"]]
+                add(against, [of_mode(side, mode) for side in sides], names, mode, arm=arm["arm"])
+                if mode != "standard" and "standard" in modes:
+                    with suppress(ValueError):  # add has said what cannot be compared
+                        differences.append(
+                            difference_in_differences(
+                                *sides, baseline_name=baseline["arm"], arm_name=arm["arm"], mode=mode
+                            )
+                        )
+        groups.append(
+            {
+                "before": before,
+                "arms": [{key: arm[key] for key in ("arm", "mode", "after")} for arm in arms],
+                "baseline": baseline["arm"],
+                "against_baseline": against,
+                "differences": differences,
+            }
+        )
+    return groups
 
 
 def _missing(run: RunFolder, config: RunConfig, pairs: list[dict[str, str]]) -> list[str]:

@@ -22,6 +22,8 @@ FLOORS = {
     "fbt_rl.report_figures": 0,
     "fbt_rl.evaluation.statistics": 0,
     "fbt_rl.evaluation.compare": 0,
+    "fbt_rl.evaluation.arms": 0,
+    "fbt_rl.presets": 0,
     "reward": 0,
     "fbt_rl.model": 1,
     "fbt_rl.tokenization": 1,

@@ -260,6 +260,15 @@ def test_several_arms(tmp_path):
     assert (path / "report" / "figures" / "accuracy_after_standard.png").is_file()
     assert "After rl_soft, soft mode:" in page.text
     assert "After rl_standard, standard mode:" in page.text
+    [group] = report["arms"]
+    assert (group["before"], group["baseline"]) == ("eval_before", "rl_standard")
+    assert [(e["before"], e["after"], e["mode"]) for e in group["against_baseline"]] == [
+        ("rl_standard", "rl_soft", mode) for mode in ("standard", "soft", "fused")
+    ]
+    assert [(d["arm"], d["mode"]) for d in group["differences"]] == [("rl_soft", "soft"), ("rl_soft", "fused")]
+    assert "Arms: trained in, evaluated in" in page.text
+    for difference in group["differences"]:
+        assert difference["finding"] in page.text
     assert report["missing"] == [
         "Nothing compares before and after rl_alone: that takes an eval stage of rl_alone and one of its source (sft) "
         "with the same data.",

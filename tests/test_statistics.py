@@ -15,6 +15,7 @@ from fbt_rl.evaluation.statistics import (
     median_over_correct,
     pass_at_k,
     problem_means,
+    ratio_of_ratios,
     truncated_share,
     wilcoxon,
     wilson_interval,
@@ -159,6 +160,17 @@ def test_length_ratio_without_enough_pairs():
         length_ratio([1, 2], [1])
     with pytest.raises(ValueError, match="finite"):
         length_ratio([1, np.nan], [1, 1])
+
+
+def test_ratio_of_ratios():
+    before, after, other_before, other_after = [10.0, 30.0], [5.0, 15.0], [20.0, 20.0], [20.0, 10.0]
+    ratio, (low, high) = ratio_of_ratios(before, after, other_before, other_after)
+    assert ratio == pytest.approx((30 / 40) / (20 / 40))
+    assert low <= ratio <= high
+    same, interval = ratio_of_ratios(before, after, before, after)
+    assert (same, *interval) == (1.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="four equally long columns"):
+        ratio_of_ratios(before, after, other_before, [1.0])
 
 
 def test_wilcoxon():

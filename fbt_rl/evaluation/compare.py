@@ -34,7 +34,7 @@ TRUNCATION_LIMIT = 0.01  # above it, lengths say more about the token limit than
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """The judged rows of one table; R rows, ``problem`` in 0..P-1 by first appearance."""
 
     ids: list[str]  # (P,)
@@ -46,7 +46,7 @@ class _Rows:
     unjudged: int  # rows left out
 
     @classmethod
-    def of(cls, table: pa.Table) -> _Rows:
+    def of(cls, table: pa.Table) -> Rows:
         judged = table.filter(table["correct"].is_valid())
         first: dict[str, int] = {}
         problem = [first.setdefault(name, len(first)) for name in judged["problem_id"].to_pylist()]
@@ -61,14 +61,14 @@ class _Rows:
             unjudged=len(table) - len(judged),
         )
 
-    def restricted(self, ids: list[str]) -> _Rows:
+    def restricted(self, ids: list[str]) -> Rows:
         """The same rows for the problems ``ids`` only, renumbered in that order."""
         number = {name: index for index, name in enumerate(ids)}
         place = np.asarray([number.get(name, -1) for name in self.ids], dtype=np.int64)
         problem = place[self.problem]
         keep = problem >= 0
         gold = dict(zip(self.ids, self.gold, strict=True))
-        return _Rows(
+        return Rows(
             ids=ids,
             gold=[gold[name] for name in ids],
             problem=problem[keep],
@@ -110,10 +110,10 @@ def summarise(table: pa.Table) -> dict[str, dict[str, Any]]:
     are left out. ``pass_at_k`` (for k = 1, 2, 4, ... up to the samples every problem has) is there
     when problems were sampled more than once.
     """
-    return {mode: _summarise_rows(_Rows.of(of_mode(table, mode))) for mode in modes_of(table)}
+    return {mode: _summarise_rows(Rows.of(of_mode(table, mode))) for mode in modes_of(table)}
 
 
-def _summarise_rows(rows: _Rows) -> dict[str, Any]:
+def _summarise_rows(rows: Rows) -> dict[str, Any]:
     samples = np.bincount(rows.problem, minlength=len(rows.ids))
     summary = {
         "n": len(rows.ids),
@@ -147,7 +147,7 @@ def compare(
     ``findings`` are plain sentences: what is shown and what is not. Raises ``ValueError`` when the
     two sides share no problem or disagree on a gold answer.
     """
-    sides = _Rows.of(before), _Rows.of(after)
+    sides = Rows.of(before), Rows.of(after)
     there = set(sides[1].ids)
     common = [name for name in sides[0].ids if name in there]
     if not common:

@@ -10,6 +10,7 @@ Shapes: P problems; R rows (samples of all problems); ``problem`` (R,) gives eac
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -142,18 +143,53 @@ def length_ratio(
     estimate = float(after.sum() / before.sum())
     if before.size == 1:
         return estimate, Interval(math.nan, math.nan)
+    interval = _bootstrap(
+        (before, after), lambda b, a, axis: a.sum(axis=axis) / b.sum(axis=axis), confidence, resamples, seed
+    )
+    return estimate, interval
+
+
+def ratio_of_ratios(
+    before: ArrayLike,
+    after: ArrayLike,
+    other_before: ArrayLike,
+    other_after: ArrayLike,
+    confidence: float = 0.95,
+    resamples: int = 4000,
+    seed: int = 0,
+) -> tuple[float, Interval]:
+    """``(Σ other_after / Σ other_before) / (Σ after / Σ before)`` and its interval, as in :func:`length_ratio`.
+
+    All (Q,) positive, for the same Q >= 2 problems, which are resampled together. Above 1: the other pair's ratio is
+    the larger one.
+    """
+    columns = [np.asarray(each, dtype=float) for each in (before, after, other_before, other_after)]
+    if any((column <= 0).any() or column.shape != columns[0].shape for column in columns) or columns[0].size < 2:
+        raise ValueError("four equally long columns of positive token counts are needed, two problems or more")
+
+    def statistic(*sides: Array, axis: int = -1) -> Array:
+        sums = [side.sum(axis=axis) for side in sides]
+        return sums[3] / sums[2] / (sums[1] / sums[0])
+
+    return float(statistic(*columns)), _bootstrap(columns, statistic, confidence, resamples, seed)
+
+
+def _bootstrap(
+    columns: Sequence[Array], statistic: Callable[..., Array], confidence: float, resamples: int, seed: int
+) -> Interval:
+    """Percentile interval of a statistic of paired columns, problems resampled with replacement."""
     result = stats.bootstrap(
-        (before, after),
-        lambda b, a, axis: a.sum(axis=axis) / b.sum(axis=axis),
+        columns,
+        statistic,
         paired=True,
         vectorized=True,
         method="percentile",
         n_resamples=resamples,
         confidence_level=confidence,
-        batch=max(1, 2_000_000 // before.size),  # bounds the memory of large evaluations
+        batch=max(1, 2_000_000 // columns[0].size),  # bounds the memory of large evaluations
         rng=np.random.default_rng(seed),
     )
-    return estimate, Interval(float(result.confidence_interval.low), float(result.confidence_interval.high))
+    return Interval(float(result.confidence_interval.low), float(result.confidence_interval.high))
 
 
 def wilcoxon(before: ArrayLike, after: ArrayLike) -> float:

@@ -18,8 +18,13 @@ Arguments = TypeVar("Arguments", bound=TrainingArguments)
 
 
 def stage_seed(context: StageContext) -> int:
-    """The seed of one stage, below 2**32: stages of a run draw different data, order and noise."""
-    digest = hashlib.blake2b(f"{context.config.seed}/{context.name}".encode(), digest_size=4).digest()
+    """The seed of one stage, below 2**32: stages of a run draw different data, order and noise.
+
+    Unless they share a ``seed`` of their own, as arms that are to be compared do.
+    """
+    own = context.config.stages[context.name].seed
+    key = context.name if own is None else own
+    digest = hashlib.blake2b(f"{context.config.seed}/{key}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big")
 
 
