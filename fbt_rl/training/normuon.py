@@ -200,7 +200,8 @@ class _Part:
             for block, moment in pairs:
                 same_shape[block.shape].append((block, moment))
         for blocks in same_shape.values():
-            update, moment = normalized_update(*(torch.stack(each) for each in zip(*blocks, strict=True)), beta2)
+            stacked, old_moments = (torch.stack(each) for each in zip(*blocks, strict=True))
+            update, moment = normalized_update(stacked, old_moments, beta2)
             for (block, old), new, values in zip(blocks, update, moment, strict=True):
                 block.copy_(new)  # a received copy, or the view that is not needed again
                 old.copy_(values)

@@ -30,9 +30,8 @@ def parameter_groups(model: PreTrainedModel) -> tuple[Parameters, Parameters]:
     Matrices are two-dimensional weights, the feedback's W_U and W_G too. Others are embeddings, the
     LM head (tied or not), norms, biases and the head-wise attention gates.
     """
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    tables.append(model.get_output_embeddings())
-    apart = {id(table.weight) for table in tables}
+    tables: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    apart = {id(table.weight) for table in [*tables, model.get_output_embeddings()]}
     matrices, others = {}, {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

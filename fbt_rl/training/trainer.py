@@ -61,6 +61,7 @@ class StageTrainer(Trainer):
     """A Trainer that keeps its state in the run folder. Further arguments are the Trainer's own."""
 
     model: Any
+    model_wrapped: Any
     processing_class: Any
     train_dataset: Any
     any_number_of_ranks = False  # whether a checkpoint's further course is the same on another number of ranks
@@ -98,7 +99,7 @@ class StageTrainer(Trainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             self.optimizer = build_optimizer(
-                self.model if model is None else model, self.stage.optimizer, lambda: self.deepspeed.optimizer
+                self.model if model is None else model, self.stage.optimizer, lambda: self.model_wrapped.optimizer
             )
         return self.optimizer
 
@@ -194,7 +195,7 @@ class StageTrainer(Trainer):
         if written == layout or (same_stage and self.any_number_of_ranks and layout["zero_stage"] <= 2):
             return
         if same_stage:
-            why = "ZeRO stage 3" if self.any_number_of_ranks else f"a stage of kind {self.stage.kind}"
+            why = "ZeRO stage 3" if self.any_number_of_ranks else f"stage {self.context.name}"
             why = f": {why} can only go on with the same number of ranks (resources.workers)"
         else:
             why = ": go on with the same deepspeed.zero_stage"
