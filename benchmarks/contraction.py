@@ -46,7 +46,11 @@ def config_of(recipe: dict[str, Any], text: Path, steps: int) -> dict[str, Any]:
     return {
         "name": "contraction",
         "seed": 1,
-        "model": {"preset": "tiny", "depth_scaling": changed.pop("depth_scaling", True)},
+        "model": {
+            "preset": "tiny",
+            "max_position_embeddings": ROW_LENGTH,
+            "depth_scaling": changed.pop("depth_scaling", True),
+        },
         "tokenizer": {"kind": "characters"},
         "resources": {"workers": 1},
         "stages": {
