@@ -345,6 +345,16 @@ class RunConfig(Strict):
     stages: Annotated[dict[str, StageConfig], Field(min_length=1)]
 
     @model_validator(mode="after")
+    def _rows_fit_the_model(self) -> RunConfig:
+        longest = self.model.max_position_embeddings
+        for name, stage in self.stages.items():
+            if isinstance(stage, PretrainStage) and self.model.path is None and stage.row_length > longest:
+                raise ValueError(
+                    f"stages.{name}.row_length is {stage.row_length}, above model.max_position_embeddings {longest}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _stages_are_joined_up(self) -> RunConfig:
         trained: list[str] = []
         for name, stage in self.stages.items():

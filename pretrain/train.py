@@ -70,11 +70,6 @@ def _model(
     set_seed(stage_seed(context))
     token_ids = {name: cast(int, getattr(tokenizer, name)) for name in ("pad_token_id", "eos_token_id")}
     config = from_model_config(context.config.model, len(tokenizer), **token_ids)
-    if stage.row_length > config.get_text_config().max_position_embeddings:
-        raise ConfigError(
-            f"stages.{context.name}.row_length is {stage.row_length}, above model.max_position_embeddings "
-            f"{config.get_text_config().max_position_embeddings}"
-        )
     with unpartitioned(arguments):
         return FBTForCausalLM(config)
 
