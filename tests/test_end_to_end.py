@@ -20,6 +20,12 @@ WAIT_S = 400  # on a busy machine
 OF_THE_CLOCK = {"seconds", "tokens_per_second"}
 
 
+ODD = """
+def odd(prompts, completions, completion_ids, **columns):
+    return [float(len(ids) % 2) for ids in completion_ids]
+"""
+
+
 def metrics(run_dir, name):
     rows = RunFolder(run_dir).stage(name).read_metrics()
     return [{key: value for key, value in row.items() if key not in OF_THE_CLOCK} for row in rows]
@@ -28,7 +34,9 @@ def metrics(run_dir, name):
 @pytest.mark.timeout(900)
 def test_a_run_killed_in_rl_ends_as_an_undisturbed_one_in_one_process(tmp_path, monkeypatch):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    overrides = ["resources.workers=1"]
+    reward = tmp_path / "odd.py"  # so small a model solves nothing: a reward that still tells completions apart
+    reward.write_text(ODD)
+    overrides = ["resources.workers=1", f"stages.rl.rewards=[{{use: {reward}:odd}}]"]
     command = [sys.executable, "-m", "fbt_rl.cli", "run", "smoke", "--run-dir", str(killed), *overrides]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     rl = RunFolder(killed).stage("rl")
@@ -62,6 +70,7 @@ def test_a_run_killed_in_rl_ends_as_an_undisturbed_one_in_one_process(tmp_path, 
             assert [row["step"] for row in metrics(killed, name)] == list(range(1, stage.steps + 1))
             AutoModelForCausalLM.from_pretrained(folders[0].model_dir)
     assert all(row["logprob_mismatch_max"] <= 1e-4 for row in metrics(killed, "rl"))
+    assert any(row["grad_norm"] > 0 for row in metrics(killed, "rl"))
 
     report = json.loads((killed / "report" / "report.json").read_text())
     assert [(pair["before"], pair["after"]) for pair in report["comparisons"]] == [("eval_before", "eval_after")] * 3
