@@ -264,14 +264,42 @@ class LengthConfig(Strict):
     sigma_min: Positive = 1.0
 
 
+class ReplayScorer(Strict):
+    """One pass fused with the recorded states, then ``passes`` (METHOD: n) that re-fuse those of the one before."""
+
+    use: Literal["replay"] = "replay"
+    passes: Annotated[int, Field(ge=0, le=8)] = 1
+
+
+class JacobiScorer(Strict):
+    """``passes`` (METHOD: K) passes from plain completions; ``detach``: only the last one has a gradient."""
+
+    use: Literal["jacobi"] = "jacobi"
+    passes: Count = 4
+    detach: bool = False
+
+
+class SequentialScorer(Strict):
+    """As many passes as tokens: exact in value and gradient, and as slow as that sounds."""
+
+    use: Literal["sequential"] = "sequential"
+
+
+ScorerConfig = Annotated[ReplayScorer | JacobiScorer | SequentialScorer, Field(discriminator="use")]
+
+
 class RLStage(TrainingStage):
-    """GRPO with rollouts decoded in ``mode`` and scored by replay."""
+    """GRPO with rollouts decoded in ``mode`` and scored by ``scorer``.
+
+    Rollouts of mode ``standard`` carry no latents: to them ``scorer`` and ``latents`` make no difference.
+    """
 
     kind: Literal["rl"] = "rl"
     data: DataConfig
     log_every: Count = 1  # the mismatch is to be seen at every step
     mode: Mode = "soft"
-    replay_passes: Annotated[int, Field(ge=0, le=8)] = 1  # n: re-fusing passes after the replay pass
+    scorer: ScorerConfig = ReplayScorer()
+    latents: Literal["store", "recompute"] = "store"  # kept in the host's memory, or computed again before scoring
     prompts_per_step: Count
     group_size: Annotated[int, Field(ge=2)]
     micro_batch_rows: Count | None = None  # rollouts of one forward on one rank
@@ -279,8 +307,10 @@ class RLStage(TrainingStage):
     temperature: Positive = 1.0
     updates_per_batch: Count = 1
     clip_low: Positive = 0.2
-    clip_high: Positive = 0.28
-    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
+    clip_high: Positive = 0.28  # cispo: its one bound on the ratio is 1 + clip_high
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo"] = "dapo"
+    importance_level: Literal["token", "sequence"] = "token"  # one ratio a token, or one a rollout (GSPO)
+    importance_cap: Annotated[float, Field(ge=1.0)] | None = 2.0  # of pi_prox / pi_roll, with several updates a batch
     advantage_scale: Literal["batch", "group", "none"] = "batch"
     rewards: Annotated[list[RewardConfig], Field(min_length=1)] = [RewardConfig()]  # the first judges correctness
     length: LengthConfig | None = LengthConfig()
@@ -294,6 +324,25 @@ class RLStage(TrainingStage):
             raise ValueError(
                 f"checkpoint_every {self.checkpoint_every} is not a multiple of updates_per_batch "
                 f"{self.updates_per_batch}: a checkpoint lies between batches of rollouts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _scoring_makes_sense(self) -> RLStage:
+        if self.mode != "standard" and isinstance(self.scorer, JacobiScorer) and self.scorer.passes == 1:
+            raise ValueError(
+                f"scorer jacobi with passes 1 never reads the feedback: it scores mode 'standard', not {self.mode!r}; "
+                "set scorer.passes to 2 or more"
+            )
+        if self.latents == "recompute" and self.scorer.use != "replay":
+            raise ValueError(
+                f"latents 'recompute' is for scorer replay; {self.scorer.use} reads no recorded states: set latents "
+                "to 'store'"
+            )
+        if self.importance_level == "sequence" and self.loss_type != "grpo":
+            raise ValueError(
+                f"importance_level 'sequence' has one ratio for a whole rollout, but loss_type {self.loss_type!r} sums "
+                "over tokens, so that rollouts would count by their length: set loss_type to 'grpo' (GSPO)"
             )
         return self
 

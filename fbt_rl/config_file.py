@@ -119,8 +119,8 @@ def _locate(location: tuple[Any, ...]) -> tuple[str, type[Strict]]:
 
 
 def _tag(section: type[Strict]) -> str | None:
-    kind = section.model_fields.get("kind")
-    return kind.default if kind else None
+    tag = section.model_fields.get("kind") or section.model_fields.get("use")
+    return tag.default if tag else None
 
 
 def _sections_in(annotation: Any) -> list[type[Strict]]:

@@ -1,7 +1,8 @@
-"""Advantages of grouped rollouts (METHOD: centred on the group, scaled by the batch)."""
+"""Advantages of grouped rollouts (METHOD: centred on the group, scaled by the batch) and their importance weights."""
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -29,6 +30,22 @@ def group_advantages(rewards: Tensor, group_size: int, scale: Literal["batch", "
     elif scale == "group":
         centred = centred / (_deviation(groups) + _EPSILON)
     return centred.nan_to_num(nan=0.0).flatten().to(rewards.dtype)
+
+
+def importance_weights(
+    proximal: Tensor, rollout: Tensor, mask: Tensor, cap: float, level: Literal["token", "sequence"] = "token"
+) -> Tensor:
+    """Truncated importance weights ``min(pi_prox / pi_roll, cap)`` (B, N) without gradient; 1 where ``mask`` is 0.
+
+    They make up for scoring another distribution than was sampled from, before any update (METHOD 2.3).
+    ``proximal`` and ``rollout`` are log-probs (B, N) of the sampled tokens, scored at the weights that sampled
+    them and as sampled. At level "sequence" a row has one weight: the ratio is the geometric mean over its tokens.
+    """
+    mask = mask.bool()
+    log_ratio = (proximal - rollout).detach().masked_fill(~mask, 0.0)
+    if level == "sequence":
+        log_ratio = (log_ratio.sum(1) / mask.sum(1).clamp(min=1))[:, None].expand_as(mask)
+    return log_ratio.clamp(max=math.log(cap)).exp().masked_fill(~mask, 1.0)
 
 
 def _deviation(rows: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class Rollouts:
     completion_ids: Tensor  # (B, N), with the EOS of a finished completion
     completion_mask: Tensor  # (B, N), 1 on tokens
     log_probs: Tensor  # (B, N), under the distribution sampled from; 0 on padding
-    latents: Tensor | None  # (B, N, D), None in standard mode; 0 on padding
+    latents: Tensor | None  # (B, N, D) in the model's dtype on the host; None: none were kept; 0 on padding
     token_ids: list[list[int]]  # the completions, unpadded
     truncated: list[bool]  # cut at max_new_tokens, without an EOS
 
@@ -50,7 +50,8 @@ def sample_rollouts(
 ) -> Rollouts:
     """Sample ``stage.group_size`` completions of each prompt at the stage's mode and temperature.
 
-    The distribution is never cut to its top: a truncated one would bias the ratio of the loss.
+    The distribution is never cut to its top: a truncated one would bias the ratio of the loss. Latents are kept
+    where the mode has them and ``stage.latents`` is "store".
     ``first_row`` is this rank's first row in the whole batch, so that what a row samples does not
     depend on the number of ranks. Raises ValueError for a prompt that does not fit (see ``decode``).
     """
@@ -63,7 +64,8 @@ def sample_rollouts(
     )
     count = len(prompts) * stage.group_size
     rows = range(first_row, first_row + count)
-    completions = decode(model, prompts, params, seed=seed, row_keys=rows, return_latents=stage.mode != "standard")
+    keep = stage.mode != "standard" and stage.latents == "store"
+    completions = decode(model, prompts, params, seed=seed, row_keys=rows, return_latents=keep)
 
     device = model.device
     prompt_ids = [torch.tensor(prompt, device=device) for prompt in prompts for _ in range(stage.group_size)]
@@ -76,7 +78,26 @@ def sample_rollouts(
         completion_ids=pad_sequence(completion_ids, True, pad_token_id),
         completion_mask=pad_sequence([torch.ones_like(ids) for ids in completion_ids], True),
         log_probs=pad_sequence([completion.logprobs.float() for completion in completions], True),
-        latents=pad_sequence(latents, True) if latents else None,
+        latents=on_host(latents) if latents else None,
         token_ids=token_ids,
         truncated=[completion.finish_reason == "length" for completion in completions],
     )
+
+
+def on_host(latents: Sequence[Tensor]) -> Tensor:
+    """States (B, N, D) in the host's memory, of the dtype of the rows (N_r, D) given; 0 past a row's end.
+
+    From a GPU each row is copied once, straight to its place in page-locked memory.
+    """
+    first = latents[0]
+    shape = len(latents), max(map(len, latents)), first.shape[-1]
+    laid = torch.zeros(shape, dtype=first.dtype, pin_memory=first.is_cuda)
+    for place, row in zip(laid, latents, strict=True):
+        place[: len(row)].copy_(row, non_blocking=True)
+    if first.is_cuda:
+        torch.cuda.synchronize(first.device)
+    return laid
+
+
+def mebibytes(tensor: Tensor) -> float:
+    return tensor.numel() * tensor.element_size() / 2**20

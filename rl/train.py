@@ -1,4 +1,4 @@
-"""The RL stage: GRPO on rollouts decoded under latent feedback and scored by replay (METHOD 2)."""
+"""The RL stage: GRPO on rollouts decoded under latent feedback and scored in parallel (METHOD 2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.rows import ShuffledRows
 from rl.rewards import StageRewards
-from rl.trainer import ReplayTrainer
+from rl.trainer import RolloutTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,10 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
         max_completion_length=stage.max_new_tokens,
         temperature=stage.temperature,
         epsilon=stage.clip_low,
-        epsilon_high=stage.clip_high,
+        # TRL bounds CISPO's ratio by the number itself.
+        epsilon_high=1 + stage.clip_high if stage.loss_type == "cispo" else stage.clip_high,
         loss_type=stage.loss_type,
+        importance_sampling_level=stage.importance_level,
         beta=0.0,
         shuffle_dataset=False,  # the data come in the order of the run
         disable_dropout=True,  # the policy that is scored has to be the one that sampled
@@ -61,7 +63,7 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
             f"stages.{context.name}.mode is {stage.mode!r}, but the model in {context.source} has no latent feedback; "
             "only mode 'standard' can train it"
         )
-    trainer = ReplayTrainer(
+    trainer = RolloutTrainer(
         stage=stage,
         context=context,
         rewards=rewards,
@@ -121,7 +123,7 @@ def _prompts(stage: RLStage, context: StageContext, tokenizer: PreTrainedTokeniz
     return problems.select(order).add_column("prompt_ids", [encoded[row] for row in order])  # type: ignore[call-arg]
 
 
-def _result(trainer: ReplayTrainer) -> dict[str, float]:
+def _result(trainer: RolloutTrainer) -> dict[str, float]:
     rows = [row for row in trainer.state.log_history if "loss" in row]
     values: dict[str, list[float]] = {}
     for row in rows[-_FINAL_STEPS:]:

@@ -38,6 +38,20 @@ def values():
         ("stages.rl.length.wieght", 1, "stages.rl.length.wieght: unknown key; did you mean 'weight'?"),
         ("stages.sft.objective.passes.0.weigths", [1], "unknown key; did you mean 'weights'?"),
         ("stages.pretrain.steps", 0, "stages.pretrain.steps: Input should be greater than or equal to 1 (given: 0)"),
+        (
+            "stages.rl.scorer",
+            {"use": "jacobi", "pases": 2},
+            "stages.rl.scorer.pases: unknown key; did you mean 'passes'?",
+        ),
+        (
+            "stages.rl.scorer",
+            {"use": "replay", "passes": 9},
+            "stages.rl.scorer.passes: Input should be less than or equal",
+        ),
+        ("stages.rl.scorer", {"use": "jacobi", "passes": 1}, "never reads the feedback: it scores mode 'standard'"),
+        ("stages.rl.scorer", {"use": "guess"}, "'guess' found using 'use' does not match any of the expected tags"),
+        ("stages.rl.importance_cap", 0.5, "stages.rl.importance_cap: Input should be greater than or equal to 1"),
+        ("stages.rl.importance_level", "sequence", "loss_type 'dapo' sums over tokens"),
         ("stages.rl.mode", "hard", "stages.rl.mode: Input should be 'standard', 'soft' or 'fused' (given: 'hard')"),
         ("stages.rl.length.weight", 0.9, "stages.rl.length.weight: Input should be less than or equal to 0.5"),
         ("stages.sft.init_from", "nowhere", "the training stages above it are ['pretrain', 'extend']"),
@@ -56,6 +70,21 @@ def test_a_mistake_is_named(values, path, value, message):
     with pytest.raises(ConfigError) as error:
         parse_config(values)
     assert message in str(error.value)
+
+
+def test_recomputed_latents_are_for_replay(values):
+    values["stages"]["rl"] |= {"latents": "recompute", "scorer": {"use": "sequential"}}
+    with pytest.raises(ConfigError, match="'recompute' is for scorer replay; sequential reads no recorded states"):
+        parse_config(values)
+
+
+def test_one_ratio_a_rollout_goes_with_a_loss_that_counts_rollouts(values):
+    for loss_type in ("dr_grpo", "bnpo", "cispo"):
+        values["stages"]["rl"] |= {"importance_level": "sequence", "loss_type": loss_type}
+        with pytest.raises(ConfigError, match=f"loss_type '{loss_type}' sums over tokens.*set loss_type to 'grpo'"):
+            parse_config(values)
+    values["stages"]["rl"]["loss_type"] = "grpo"
+    assert parse_config(values).stages["rl"].importance_level == "sequence"
 
 
 def test_all_mistakes_are_told_at_once(values):

@@ -12,7 +12,7 @@ from fbt_rl.decoding import Completion
 from reward.base import RewardError
 from reward.length import relative
 from rl import record, rollout
-from rl.advantage import group_advantages
+from rl.advantage import group_advantages, importance_weights
 from rl.monitor import Outcomes, mismatch_metrics, mismatch_sums, swapped_latents
 from rl.rewards import StageRewards
 from rl.rollout import sample_rollouts, sampling_seed
@@ -61,6 +61,27 @@ def test_what_was_not_judged_takes_no_part():
     assert group_advantages(torch.tensor([NAN, 1.0]), 2).eq(0).all()
     with pytest.raises(ValueError, match="whole groups of 4"):
         group_advantages(torch.zeros(6), 4)
+
+
+# --- importance weights --------------------------------------------------------------------------
+
+
+def test_importance_weights_by_hand():
+    proximal = torch.tensor([[-1.0, -1.0, -0.5, 9.0], [-200.0, -1.0, -1.0, -2.0]], requires_grad=True)
+    rollout = torch.tensor([[-1.0, -1.4, -3.0, 0.0], [-1.0, -1.0, -1.0, -200.0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    weights = importance_weights(proximal, rollout, mask, cap=2.0)
+    expected = torch.tensor([[1.0, math.exp(0.4), 2.0, 1.0], [0.0, 1.0, 1.0, 1.0]])
+    torch.testing.assert_close(weights, expected)
+    assert not weights.requires_grad
+
+    by_row = importance_weights(proximal, rollout, mask, cap=2.0, level="sequence")
+    mean = math.exp((0.0 + 0.4 + 2.5) / 3)
+    assert mean > 2.0
+    torch.testing.assert_close(by_row, torch.tensor([[2.0, 2.0, 2.0, 1.0], [math.exp(-99.5)] * 2 + [1.0, 1.0]]))
+    wider = importance_weights(proximal, rollout, mask, cap=3.0, level="sequence")
+    torch.testing.assert_close(wider[0], torch.tensor([mean, mean, mean, 1.0]))
+    assert importance_weights(proximal, rollout, torch.zeros(2, 4), 2.0, "sequence").eq(1).all()
 
 
 # --- rewards -------------------------------------------------------------------------------------
@@ -191,6 +212,7 @@ def test_layout_of_immediate_and_missing_ends(tmp_path, monkeypatch, pad):
     assert laid.completion_mask.tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]]
     assert laid.log_probs.tolist() == [[-1, 0, 0], [-1, -2, -3], [-1, -2, 0], [-1, -2, 0]]
     assert laid.latents[..., 0].tolist() == [[1, 0, 0], [5, 5, 5], [8, 8, 0], [9, 9, 0]]
+    assert laid.latents.device.type == "cpu"
     assert laid.truncated == [False, True, False, False]
     assert list(seen["row_keys"]) == [4, 5, 6, 7]
     assert seen["seed"] == 7

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 import math
 import shutil
 
@@ -19,9 +20,8 @@ from fbt_rl.model import load_model
 from fbt_rl.training.deepspeed import split_batch
 from reward.base import RewardError
 from rl.record import SCHEMA
-from rl.replay import replay_inputs
 from rl.rollout import sample_rollouts
-from rl.trainer import ReplayTrainer
+from rl.scoring import scoring_inputs
 
 ROW = {
     *("step", "reward", "accuracy", "length_mean", "length_correct_mean", "truncated", "unjudged", "seconds"),
@@ -116,9 +116,25 @@ def test_two_updates_a_batch_resume_between_batches(source, tmp_path):
 # --- the loss ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "passes"), [("standard", 1), ("soft", 0), ("soft", 2), ("fused", 1)])
-def test_training_scores_what_was_sampled(source, tmp_path, mode, passes):
-    changes = {"mode": mode, "replay_passes": passes, "temperature": 0.7, "gradient_checkpointing": passes == 2}
+REPLAY, JACOBI, SEQUENTIAL = {"use": "replay", "passes": 1}, {"use": "jacobi", "passes": 8}, {"use": "sequential"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "scorer", "checkpointing"),
+    [
+        ("standard", REPLAY, False),
+        ("standard", SEQUENTIAL, False),
+        ("soft", REPLAY | {"passes": 0}, False),
+        ("soft", REPLAY | {"passes": 2}, True),
+        ("soft", JACOBI, True),  # as many passes as tokens
+        ("soft", SEQUENTIAL, True),
+        ("fused", REPLAY, False),
+        ("fused", JACOBI | {"detach": True}, True),
+        ("fused", SEQUENTIAL, False),
+    ],
+)
+def test_training_scores_what_was_sampled(source, tmp_path, mode, scorer, checkpointing):
+    changes = {"mode": mode, "scorer": scorer, "temperature": 0.7, "gradient_checkpointing": checkpointing}
     folder, _ = run_rl(source, tmp_path, steps=1, **changes)
     (row,) = folder.read_metrics()
     assert row["logprob_mismatch_max"] <= 1e-4
@@ -128,40 +144,11 @@ def test_training_scores_what_was_sampled(source, tmp_path, mode, passes):
     assert same == (mode == "standard")
 
 
-def test_losses_by_hand(source, tmp_path, monkeypatch):
-    """TRL's loss on our batch, against the formulas, in a second update where ratio and clipping count."""
-    seen = []
-    original = ReplayTrainer._compute_loss
-
-    def spy(self, model, inputs):
-        loss = original(self, model, inputs)
-        with torch.no_grad():
-            new = self._log_probs(inputs, self.stage.replay_passes)
-        old, advantages = inputs["old_per_token_logps"], inputs["advantages"][:, None]
-        mask = inputs["completion_mask"] * inputs["tool_mask"]
-        ratio = (new - old).exp()
-        low, high = 1 - self.stage.clip_low, 1 + self.stage.clip_high
-        tokens = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages) * mask
-        expected = {
-            "dapo": tokens.sum() / mask.sum(),
-            "dr_grpo": tokens.sum() / (len(mask) * self.stage.max_new_tokens),
-            "grpo": (tokens.sum(1) / mask.sum(1).clamp(min=1)).mean(),
-        }[self.stage.loss_type]
-        seen.append((self.stage.loss_type, loss.item(), expected.item(), bool(((ratio < low) | (ratio > high)).any())))
-        return loss
-
-    monkeypatch.setattr(ReplayTrainer, "_compute_loss", spy)
-    changes = {
-        "updates_per_batch": 2,
-        "clip_low": 0.01,
-        "clip_high": 0.02,
-        "rewards": [{"use": "rl_cases:every_third_undecided"}],
-    }
-    for loss_type in ("dapo", "dr_grpo", "grpo"):
-        run_rl(source, tmp_path / loss_type, loss_type=loss_type, **changes)
-    assert len(seen) == 6
-    assert all(loss == pytest.approx(expected, rel=1e-5, abs=1e-7) for _, loss, expected, _ in seen)
-    assert [clipped for *_, clipped in seen] == [False, True] * 3  # the first update is at the behaviour weights
+def test_too_few_jacobi_passes_are_noticed(source, tmp_path):
+    folder, _ = run_rl(source, tmp_path, steps=1, scorer=JACOBI | {"passes": 2})
+    (row,) = folder.read_metrics()
+    assert row["logprob_mismatch_max"] > 1e-2
+    assert row["residual"] > 1e-2
 
 
 def test_accumulation_does_not_change_the_gradient(source, tmp_path):
@@ -174,10 +161,10 @@ def test_accumulation_does_not_change_the_gradient(source, tmp_path):
 
 def test_scoring_in_parts_changes_nothing(source, tmp_path, monkeypatch):
     whole, _ = run_rl(source, tmp_path / "whole", mode="fused", steps=1)
-    monkeypatch.setattr("rl.replay._PART_ROWS", 2)
+    monkeypatch.setattr("rl.scoring._PART_ROWS", 2)
     calls = []
-    original = replay_inputs
-    monkeypatch.setattr("rl.replay.replay_inputs", lambda *a, **k: calls.append(a[2].shape[1]) or original(*a, **k))
+    original = scoring_inputs
+    monkeypatch.setattr("rl.scoring.scoring_inputs", lambda *a, **k: calls.append(a[3]) or original(*a, **k))
     parts, _ = run_rl(source, tmp_path / "parts", mode="fused", steps=1)
     assert len(calls) % 4 == 0
     assert calls[-4:] == sorted(calls[-4:])  # short ones first, each part as long as it has to be
@@ -225,8 +212,9 @@ def test_standard_mode_leaves_the_feedback_alone(source, tmp_path):
     assert not unmoved(source, folder)
 
 
-def test_adapters_are_merged_into_the_exported_model(source, tmp_path):
-    folder, _ = run_rl(source, tmp_path, lora={"r": 2, "dropout": 0.1})
+@pytest.mark.parametrize("scorer", [REPLAY, JACOBI, SEQUENTIAL], ids=lambda scorer: scorer["use"])
+def test_adapters_are_merged_into_the_exported_model(source, tmp_path, scorer):
+    folder, _ = run_rl(source, tmp_path, lora={"r": 2, "dropout": 0.1}, scorer=scorer)
     assert all(row["logprob_mismatch_max"] <= 1e-4 for row in folder.read_metrics())
     before, after = weights(source), weights(folder.model_dir)
     assert before.keys() == after.keys()
@@ -236,21 +224,31 @@ def test_adapters_are_merged_into_the_exported_model(source, tmp_path):
 
 
 RANK = """
+import json
 import sys
 from pathlib import Path
 import torch.distributed as dist
-import rl.replay
+import rl.scoring
 from rl_cases import run_rl
-rl.replay._PART_ROWS = 2  # several forward passes before one backward pass
+rl.scoring._PART_ROWS = 2  # several forward passes before one backward pass
 dist.init_process_group("gloo")  # as Ray's workers do
-run_rl(Path(sys.argv[1]), Path(sys.argv[2]), deepspeed={"zero_stage": int(sys.argv[3])})
+changes = json.loads(sys.argv[4])
+run_rl(Path(sys.argv[1]), Path(sys.argv[2]), deepspeed={"zero_stage": int(sys.argv[3])}, **changes)
 """
 
 
-@pytest.mark.parametrize("zero_stage", [2, 3])
-def test_two_ranks_are_one(source, tmp_path, zero_stage):
-    processes = start_ranks(RANK, str(source), str(tmp_path / "two"), str(zero_stage))
-    one, _ = run_rl(source, tmp_path / "one")
+@pytest.mark.parametrize(
+    ("zero_stage", "changes"),
+    [
+        (2, {}),
+        # Ranks whose longest completions differ have to run equally many passes.
+        (3, {"latents": "recompute"}),
+        (3, {"scorer": SEQUENTIAL}),
+    ],
+)
+def test_two_ranks_are_one(source, tmp_path, zero_stage, changes):
+    processes = start_ranks(RANK, str(source), str(tmp_path / "two"), str(zero_stage), json.dumps(changes))
+    one, _ = run_rl(source, tmp_path / "one", **changes)
     for code, output in finish_ranks(processes):
         assert code == 0, output[-3000:]
     two = rl_context(source, tmp_path / "two").folder

@@ -92,11 +92,12 @@ class FBTModel(FBTPreTrainedModel):
         num_passes: int = 1,
         jitter: float = 0.0,
         anchor_latents: bool = False,
+        detach_passes: bool = False,
         output_passes: bool = False,
         pass_activations: PassActivations = "keep",
         **kwargs: Any,
     ) -> FBTModelOutput:
-        """Run K passes over the same positions; nothing is detached between them.
+        """Run K passes over the same positions; nothing is detached between them unless asked for.
 
         Args:
             input_ids: (B, T); or ``inputs_embeds`` (B, T, D).
@@ -115,6 +116,8 @@ class FBTModel(FBTPreTrainedModel):
             anchor_latents: where passes after the first refresh a given state, its value stays that of ``latents`` and
                 only the gradient is the previous pass's. For latents known to be the fixed point, whose value every
                 further pass would only blur by round-off.
+            detach_passes: passes before the last are run without gradient (a pass over the prompt for ``prefill_mask``
+                keeps its own).
             output_passes: also return the top states of every pass.
             pass_activations: what the backward pass needs of all passes but the last is kept, or computed again pass
                 by pass ("recompute"), or kept in the host's memory ("offload"). Memory then grows little with K.
@@ -153,8 +156,9 @@ class FBTModel(FBTPreTrainedModel):
 
         pass_states: list[Tensor] = []
         for index in range(num_passes - 1):
-            inputs = self._stack_input(plan, index, pass_states, embeds, plain)
-            pass_states.append(self._early_pass(inputs, pass_masks, position_ids, pass_activations, kwargs))
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not detach_passes):
+                inputs = self._stack_input(plan, index, pass_states, embeds, plain)
+                pass_states.append(self._early_pass(inputs, pass_masks, position_ids, pass_activations, kwargs))
         outputs = self.text_model(
             inputs_embeds=self._stack_input(plan, num_passes - 1, pass_states, embeds, plain),
             attention_mask=masks,

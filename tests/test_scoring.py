@@ -1,4 +1,4 @@
-"""Replay scoring against sequential scoring, in float64: values, gradients, and mutations that must show."""
+"""The scorers against token-by-token scoring, in float64: values, gradients, and mutations that must show."""
 
 import copy
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fbt_rl.config import ModelConfig, RLStage
+from fbt_rl.config import JacobiScorer, ModelConfig, ReplayScorer, RLStage, SequentialScorer
 from fbt_rl.model import FBTForCausalLM, from_model_config
-from rl.replay import replay_inputs
 from rl.rollout import sample_rollouts, sampling_seed
+from rl.scoring import Scorer, scoring_inputs
 
 torch.set_num_threads(1)
 PAD, EOS = 0, 1
@@ -83,10 +83,15 @@ def sequential_batch(model, rollouts, mode):
     return [sequential(model, PROMPTS[row // GROUP], completion, mode)[0] for row, completion in rows]
 
 
-def replay(model, rollouts, mode, passes, latents=None, *, anchored=True, **changes):
-    """Log-probs of every row; ``changes`` overwrite arguments of the model (the mutations)."""
+def replay(model, rollouts, mode, passes, latents=None, **options):
     latents = rollouts.latents if latents is None else latents
-    arguments = replay_inputs(mode, rollouts.prompt_mask, latents, passes, anchored=anchored) | changes
+    return score(model, rollouts, mode, ReplayScorer(passes=passes), latents, **options)
+
+
+def score(model, rollouts, mode, scorer, latents=None, *, anchored=True, **changes):
+    """Log-probs of every row; ``changes`` overwrite arguments of the model (the mutations)."""
+    count = rollouts.completion_ids.shape[1]
+    arguments = scoring_inputs(scorer, mode, rollouts.prompt_mask, count, latents, anchored=anchored) | changes
     logits = model(
         input_ids=torch.cat([rollouts.prompt_ids, rollouts.completion_ids], dim=1),
         attention_mask=torch.cat([rollouts.prompt_mask, rollouts.completion_mask], dim=1),
@@ -120,6 +125,7 @@ def test_the_case_is_ragged_and_feedback_matters(case, model):
     assert max(lengths) >= 6
     with torch.no_grad():
         assert difference(replay(model, rollouts, "standard", 0), exact) > 1e-2, mode
+    assert rollouts.latents.dtype == torch.float64
 
 
 @pytest.mark.parametrize("anchored", [True, False])
@@ -134,15 +140,47 @@ def test_replay_equals_sequential(case, model, passes, anchored):
 def test_standard_rollouts_need_nothing(model):
     rollouts = sample(model, "standard")
     assert rollouts.latents is None
-    assert replay_inputs("standard", rollouts.prompt_mask, None, 1) == {}
+    for scorer in (ReplayScorer(), JacobiScorer(), SequentialScorer()):
+        assert scoring_inputs(scorer, "standard", rollouts.prompt_mask, 7) == {}
     with torch.no_grad():
         plain = replay(model, rollouts, "standard", 1)
     assert difference([row.double() for row in _unpad(rollouts.log_probs, rollouts)], plain) < 1e-5
 
 
-def test_latents_are_required_with_feedback():
+def test_replay_needs_latents():
     with pytest.raises(ValueError, match="recorded latents"):
-        replay_inputs("soft", torch.ones(1, 2), None, 0)
+        scoring_inputs(ReplayScorer(), "soft", torch.ones(1, 2), 3)
+
+
+def test_jacobi_is_exact_on_as_many_states_as_passes(case, model):
+    mode, rollouts, exact = case
+    width = rollouts.completion_ids.shape[1]
+    for passes in range(1, width + 1):
+        with torch.no_grad():
+            scored = score(model, rollouts, mode, JacobiScorer(passes=passes, detach=passes % 2 == 0))
+        assert difference([row[:passes] for row in scored], [row[:passes] for row in exact]) < EXACT
+        if passes < width:  # not one state more
+            following = ([row[passes] for row in rows if len(row) > passes] for rows in (scored, exact))
+            assert difference(*following) > 1e-6
+
+
+def test_the_sequential_scorer_is_exact(case, model):
+    mode, rollouts, exact = case
+    with torch.no_grad():
+        assert difference(score(model, rollouts, mode, SequentialScorer()), exact) < EXACT
+
+
+def test_a_scorer_refuses_latents_of_another_policy(model):
+    rollouts = sample(model, "soft")
+    batch = {
+        "prompt_mask": rollouts.prompt_mask,
+        "completion_mask": rollouts.completion_mask,
+        "latents": rollouts.latents,
+        "policy_step": torch.tensor(4),
+    }
+    Scorer(model, model.model, "soft", ReplayScorer(), batch, policy_step=4, anchored=True)
+    with pytest.raises(ValueError, match=r"recorded at policy step 4, .* rollouts of policy step 6"):
+        Scorer(model, model.model, "soft", ReplayScorer(), batch, policy_step=6, anchored=True)
 
 
 def _unpad(values, rollouts):
@@ -162,6 +200,16 @@ def test_latents_shifted_by_one_are_seen(case, model, passes):
         assert difference(replay(model, rollouts, mode, passes, late), exact) > 1e-4
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("scorer", [ReplayScorer(passes=0), ReplayScorer(passes=2), SequentialScorer()])
+def test_another_window_is_seen(case, model, scorer, change):
+    mode, rollouts, exact = case
+    other = copy.deepcopy(model)
+    other.config.get_text_config().sliding_window += change
+    with torch.no_grad():
+        assert difference(score(other, rollouts, mode, scorer, rollouts.latents), exact) > 1e-4
+
+
 @pytest.mark.parametrize("offset", [-1, 1])
 def test_boundary_off_by_one_is_seen(case, model, offset):
     mode, rollouts, exact = case
@@ -171,10 +219,13 @@ def test_boundary_off_by_one_is_seen(case, model, offset):
         if mode == "soft":
             assert difference(replay(model, rollouts, mode, 0, fused_mask=completion), exact) > 1e-4
             assert difference(replay(model, rollouts, mode, 1, fused_mask=completion), exact) > 1e-4
+            changes = {"fused_mask": completion, "refresh_mask": completion}
+            assert difference(score(model, rollouts, mode, SequentialScorer(), **changes), exact) > 1e-4
         else:
             inside = ~completion & (torch.arange(columns) < columns)
             assert difference(replay(model, rollouts, mode, 0, prefill_mask=inside), exact) > 1e-4
             assert difference(replay(model, rollouts, mode, 1, prefill_mask=inside), exact) > 1e-4
+            assert difference(score(model, rollouts, mode, SequentialScorer(), prefill_mask=inside), exact) > 1e-4
 
 
 def test_refreshing_the_prompt_is_seen(case, model):
@@ -191,6 +242,7 @@ def test_wrong_prompt_mode_is_seen(case, model):
     with torch.no_grad():
         assert difference(replay(model, rollouts, other, 0), exact) > 1e-4
         assert difference(replay(model, rollouts, other, 1), exact) > 1e-4
+        assert difference(score(model, rollouts, other, SequentialScorer()), exact) > 1e-4
 
 
 def test_stale_latents_are_seen_and_refreshing_repairs_them(case, model):
@@ -217,17 +269,58 @@ def gradient(model, log_probs, weights):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-@pytest.mark.parametrize("anchored", [True, False])
-def test_enough_refreshing_passes_give_the_gradient_through_time(case, model, anchored):
+@pytest.fixture(scope="module")
+def through_time(case, model):
+    """Weights of the rows, and the gradient of back-propagation through token-by-token scoring."""
     mode, rollouts, exact = case
     torch.manual_seed(2)
     weights = torch.randn(len(exact), dtype=torch.float64)
-    through_time = gradient(model, sequential_batch(model, rollouts, mode), weights)
+    return weights, gradient(model, sequential_batch(model, rollouts, mode), weights)
+
+
+def cosine(first, second) -> float:
+    return torch.cosine_similarity(first, second, dim=0).item()
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+def test_enough_refreshing_passes_give_the_gradient_through_time(case, model, through_time, anchored):
+    mode, rollouts, _ = case
+    weights, expected = through_time
     width = rollouts.completion_ids.shape[1]
     cosines = []
     for passes in (0, 1, width):
         scored = gradient(model, replay(model, rollouts, mode, passes, anchored=anchored), weights)
-        cosines.append(torch.cosine_similarity(scored, through_time, dim=0).item())
+        cosines.append(cosine(scored, expected))
     assert cosines[0] < cosines[1] < 0.9999  # the states read as constants: something is missing
     assert cosines[2] >= 0.999999
-    torch.testing.assert_close(scored, through_time, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(scored, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_jacobi_and_sequential_give_the_gradient_through_time(case, model, through_time, checkpointed):
+    mode, rollouts, _ = case
+    weights, expected = through_time
+    model = copy.deepcopy(model)
+    if checkpointed:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+    for scorer in (JacobiScorer(passes=rollouts.completion_ids.shape[1]), SequentialScorer()):
+        scored = gradient(model, score(model, rollouts, mode, scorer), weights)
+        assert cosine(scored, expected) >= 0.999999
+        torch.testing.assert_close(scored, expected, rtol=1e-9, atol=1e-10)
+    # Each pass less is one feedback edge less.
+    shorter = gradient(model, score(model, rollouts, mode, JacobiScorer(passes=2)), weights)
+    assert cosine(shorter, expected) < 0.9999
+
+
+def test_detached_jacobi_passes_come_to_reading_recorded_states(case, model, through_time):
+    mode, rollouts, exact = case
+    weights, expected = through_time
+    detached = JacobiScorer(passes=rollouts.completion_ids.shape[1], detach=True)
+    log_probs = score(model, rollouts, mode, detached)
+    assert difference(log_probs, exact) < EXACT
+    scored = gradient(model, log_probs, weights)
+    torch.testing.assert_close(
+        scored, gradient(model, replay(model, rollouts, mode, 0), weights), rtol=1e-9, atol=1e-10
+    )
+    assert cosine(scored, expected) < 0.9999  # a gradient cut at one pass is seen
