@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
-from fbt_rl.presets import PRESETS
+from fbt_rl.presets import LENGTHS, PRESETS
 
 Mode = Literal["standard", "soft", "fused"]
 PassActivations = Literal["keep", "recompute", "offload"]
@@ -257,11 +257,35 @@ class RewardConfig(Strict):
 
 
 class LengthConfig(Strict):
-    """How correct answers are shaped by length (:mod:`reward.length`); wrong ones always score 0."""
+    """The reward for short answers (:mod:`reward.length`) by name, and its settings; lengths in tokens."""
 
-    use: Literal["relative"] = "relative"
-    weight: Annotated[float, Field(ge=0.0, le=0.5)] = 0.5
-    sigma_min: Positive = 1.0
+    use: str = "relative"
+    weight: Annotated[float, Field(ge=0.0, le=0.5)] | None = None
+    sigma_min: Positive | None = None
+    alpha: Annotated[float, Field(ge=0.0)] | None = None
+    beta: Annotated[float, Field(ge=0.0)] | None = None
+    max_penalty: Annotated[float, Field(ge=0.0)] | None = None
+    target: Count | None = None
+    max_length: Count | None = None
+    buffer: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_defaults(cls, values: Any) -> Any:
+        return LENGTHS.get(str(values.get("use", "relative")), {}) | values if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> LengthConfig:
+        if (takes := LENGTHS.get(self.use)) is None:
+            raise ValueError(f"no length reward {self.use!r}; there are {', '.join(LENGTHS)}")
+        given = {name for name, value in self if name != "use" and value is not None}
+        if given != set(takes):
+            raise ValueError(f"{self.use!r} takes {', '.join(takes)}, all of them and no other, got {sorted(given)}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_the_unset(self, handler: Any) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value is not None}
 
 
 class ReplayScorer(Strict):

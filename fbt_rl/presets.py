@@ -1,4 +1,4 @@
-"""Shapes of the model by name; see :class:`fbt_rl.config.ModelConfig`."""
+"""Shapes of the model and rewards for short answers, by name; see :mod:`fbt_rl.config`."""
 
 from typing import Any
 
@@ -30,4 +30,20 @@ PRESETS: dict[str, dict[str, Any]] = {
         "rope_theta": 250_000.0,
         "rope_theta_full": 250_000.0,
     },
+}
+
+# The length rewards and the settings each takes, with defaults; None: to be given. Meanings: reward.length.
+LENGTHS: dict[str, dict[str, float | None]] = {
+    "relative": {"weight": 0.5, "sigma_min": 1.0},
+    "arora_zanette": {"alpha": 0.4},
+    "kimi": {"weight": 0.5},
+    "l1_exact": {"target": None, "alpha": 0.0003, "max_penalty": 1.0},
+    "l1_max": {"target": None, "alpha": 0.0003},
+    "dapo": {"max_length": None, "buffer": None},
+    "alp": {"max_length": None, "beta": 0.5},
+    "gr3": {"alpha": 0.33},
+    "shorter_better": {"alpha": 2.0, "beta": 0.001, "max_penalty": 1.0},
+    "laser": {"target": None, "alpha": 0.5},
+    "cosine": {"max_length": None},
+    "linear": {"max_length": None, "weight": 0.5},
 }

@@ -13,13 +13,13 @@ from typing import Any
 
 from reward.base import Reward, RewardError
 
-BUILT_IN = {"math": "reward.math_answer:math_verdicts"}
+BUILT_IN = {"math": "reward.math_answer:math_verdicts", "code": "reward.code_tests:code_verdicts"}
 
 
 def load_reward(use: str, args: dict[str, Any] | None = None) -> Reward:
     """The reward meant by ``use``, with ``args`` bound to named parameters of its function.
 
-    ``use`` is a built-in name (``math``), ``package.module:function`` or ``path/to/file.py:function``.
+    ``use`` is a built-in name (``math``, ``code``), ``package.module:function`` or ``path/to/file.py:function``.
     Nothing is called but, for a built-in, the grader's own self-test. Raises :class:`RewardError`.
     """
     source, colon, attribute = BUILT_IN.get(use, use).rpartition(":")

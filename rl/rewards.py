@@ -8,7 +8,7 @@ from typing import Any
 
 from fbt_rl.config import LengthConfig, RewardConfig
 from reward.base import RewardError
-from reward.length import relative
+from reward.length import LENGTH_REWARDS
 from reward.load import load_reward
 
 _NOT_JUDGED = math.nan
@@ -22,10 +22,15 @@ class StageRewards:
     """
 
     def __init__(self, rewards: Sequence[RewardConfig], length: LengthConfig | None, group_size: int):
-        """Raises RewardError for a reward that cannot be loaded."""
+        """Raises RewardError for a reward that cannot be loaded, or settings of ``length`` that do not fit."""
         self._rewards = [load_reward(reward.use, reward.args) for reward in rewards]
         self._weights = [reward.weight for reward in rewards]
         self._length = length
+        if length is not None:
+            try:
+                LENGTH_REWARDS[length.use]([True], [1], **length.model_dump(exclude={"use"}))
+            except ValueError as error:
+                raise RewardError(f"length reward {length.use!r}: {error}") from error
         self._group_size = group_size
 
     def __call__(
@@ -65,12 +70,8 @@ class StageRewards:
                     f"reward {self._rewards[0].name!r} gave {partial[0]}; shaping by length needs a correctness of 0 "
                     "or 1. Set length to null, or put a reward first that says right or wrong"
                 )
-            values = relative(
-                [scores[row] == 1.0 for row in rows],
-                [lengths[row] for row in rows],
-                weight=length.weight,
-                sigma_min=length.sigma_min,
-            )
+            correct, sizes = [scores[row] == 1.0 for row in rows], [lengths[row] for row in rows]
+            values = LENGTH_REWARDS[length.use](correct, sizes, **length.model_dump(exclude={"use"}))
             for row, value in zip(rows, values, strict=True):
                 shaped[row] = value
         return shaped

@@ -87,7 +87,7 @@ def test_broken_contract(file, result, message):
 
 def test_faults_are_named(file, tmp_path):
     faults = {
-        "maths": "no reward 'maths': built in are math; or give module:function",
+        "maths": "no reward 'maths': built in are math, code; or give module:function",
         f"{tmp_path}/none.py:f": "no reward file",
         "no_such_module.inner:f": "no module 'no_such_module.inner' for a reward: install",
         f"{file}:missing": r"has no 'missing'; it has short, odd, narrow",

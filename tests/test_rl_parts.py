@@ -111,6 +111,15 @@ def test_what_cannot_be_judged_has_no_reward():
     assert [totals[0], totals[2]] == pytest.approx([value + 0.5 for value in shaped])
 
 
+def test_any_length_reward_can_be_named():
+    configs, length = [RewardConfig(use="test_rl_parts:odd")], LengthConfig(use="l1_max", target=2, alpha=0.25)
+    ids = [[0], [0, 0, 0], [0, 0], [0, 0, 0, 0]]
+    totals, _ = StageRewards(configs, length, group_size=4)(["p"] * 4, ["c"] * 4, ids, [False] * 4)
+    assert totals == pytest.approx([0.75, 0.25, 0.0, 0.0])
+    with pytest.raises(RewardError, match="length reward 'dapo': expected 0 < buffer <= max_length, got 9, 4"):
+        StageRewards(configs, LengthConfig(use="dapo", max_length=4, buffer=9), group_size=4)
+
+
 def test_partial_credit_is_not_shaped():
     rewards = StageRewards([RewardConfig(use="test_rl_parts:half")], LengthConfig(), group_size=2)
     with pytest.raises(RewardError, match=r"gave 0.5; shaping by length needs a correctness of 0 or 1.*length to null"):

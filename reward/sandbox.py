@@ -1,0 +1,287 @@
+"""Running an untrusted Python program: contained, limited, and with nothing left of it afterwards.
+
+Levels, from weak to strong:
+
+- ``rlimits``: limits on time, memory, file size, processes and open files, a session of its own, no
+  sockets, no new privileges; as root also a user that owns nothing, where that user can still read the
+  interpreter. The program sees the host's files and may write where its user may.
+- ``namespaces``: besides, process, network, IPC and mount namespaces of its own: no network, no other
+  process, a file system that holds the interpreter and the system's libraries, read-only, and a small
+  /tmp that is gone with it; no capabilities, and a filter on system calls. Root or a kernel that lets
+  users make namespaces.
+
+Linux only, the standard library only. Works from any thread. Programs see the standard library, not
+installed packages. A small server process forks one chain of processes a program
+(:mod:`reward.sandbox_init`); it ends with this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+Level = Literal["rlimits", "namespaces"]
+LEVELS: tuple[Level, ...] = ("rlimits", "namespaces")
+Kind = Literal["ok", "exit", "crash", "timeout", "memory", "output", "processes"]
+
+PRELOADED = ("code_harness.py",)  # beside this file; programs import them by name
+GRACE_S = 60.0  # beyond the wall-clock limit: a backstop for a keeper that does not report, on a busy machine
+
+
+class SandboxError(RuntimeError):
+    """The program could not be run as asked: no judgement on the program."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one program and all it starts. ``memory_bytes`` holds for each process and for their sum."""
+
+    wall_s: float = 10.0
+    cpu_s: int = 10  # of each process
+    memory_bytes: int = 512 * 2**20
+    disk_bytes: int = 16 * 2**20  # of each file; with namespaces of all files together
+    files: int = 1000  # namespaces only
+    processes: int = 16  # and threads
+    open_files: int = 64
+    output_bytes: int = 2**20  # standard output and error together
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a program ended.
+
+    ``kind``: ``ok`` (exit status 0), ``exit`` (another status), ``crash`` (a signal), or the limit that it met:
+    ``timeout`` (wall clock or CPU), ``memory``, ``output`` (too much printed or written), ``processes``.
+    ``status`` is the exit status, negative for a signal, None where it was killed from outside.
+    """
+
+    kind: Kind
+    status: int | None
+    stdout: bytes
+    stderr: bytes
+    wall_s: float
+
+
+def run(program: str, stdin: bytes = b"", limits: Limits = Limits(), require: Level = "namespaces") -> Result:
+    """Run Python source as a script. Raises :class:`SandboxError` where ``require`` is not to be had here."""
+    started = time.monotonic()
+    given = memory_file(stdin)
+    read_out, write_out = os.pipe()
+    read_error, write_error = os.pipe()
+    try:
+        job = Job(program, (given, write_out, write_error), limits, require)
+    finally:
+        for descriptor in (given, write_out, write_error):
+            os.close(descriptor)
+    try:
+        output, flooded = read_all([read_out, read_error], limits.output_bytes, started + limits.wall_s + GRACE_S)
+        if flooded:
+            job.cancel()
+        report = job.wait()
+    finally:
+        job.cancel()
+        os.close(read_out)
+        os.close(read_error)
+    stdout, stderr = output
+    kind = classify(report, stderr, flooded)
+    return Result(kind, report["status"], stdout, stderr, time.monotonic() - started)
+
+
+@lru_cache(maxsize=1)
+def level_in_force() -> Level:
+    """The strongest level that works here, tried out once. Raises :class:`SandboxError` where none does."""
+    faults = []
+    for level in reversed(LEVELS):
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            job = Job("raise SystemExit(7)", (null, null, null), Limits(), level, probe=True)
+            if job.wait().get("status") == 7:
+                return level
+            faults.append(f"{level}: the trial program did not run")
+        except SandboxError as error:
+            faults.append(f"{level}: {error}")
+        finally:
+            os.close(null)
+    raise SandboxError("no sandbox here: " + "; ".join(faults))
+
+
+def classify(report: dict[str, Any], stderr: bytes, flooded: bool = False) -> Kind:
+    """The kind of ending; what a program met inside Python is read off the last line of its traceback."""
+    if flooded:
+        return "output"
+    if report["ending"] in ("timeout", "memory"):
+        return report["ending"]
+    status = report["status"]
+    if status == 0:
+        return "ok"
+    if status is None or status < 0:
+        return "timeout" if status == -24 else "crash"  # SIGXCPU
+    last = stderr.rstrip().rpartition(b"\n")[2]
+    if last.startswith(b"MemoryError"):
+        return "memory"
+    if b"can't start new thread" in last or last.startswith(b"BlockingIOError: [Errno 11]"):
+        return "processes"
+    if b"[Errno 27]" in last or b"[Errno 28]" in last:  # file too large, no space left
+        return "output"
+    return "exit"
+
+
+class Job:
+    """One program under way, on the descriptors given for its standard input, output and error."""
+
+    def __init__(
+        self, program: str, files: tuple[int, int, int], limits: Limits, require: Level, *, probe: bool = False
+    ):
+        """Raises :class:`SandboxError`. The descriptors stay the caller's to close."""
+        level = require if probe else level_in_force()
+        if LEVELS.index(level) < LEVELS.index(require):
+            raise SandboxError(f"sandbox level {level!r} is the best here, below the required {require!r}")
+        self._limits = limits
+        content = {**asdict(limits), "program": program, "level": level, "visible": _visible(), "drop": True}
+        if level == "rlimits":
+            content |= {"folder": "/", "drop": _readable_by_all()}
+        job = memory_file(json.dumps(content).encode())
+        self._report, theirs = socket.socketpair()
+        try:
+            _server().send([job, *files, theirs.fileno()])
+        finally:
+            os.close(job)
+            theirs.close()
+
+    def wait(self) -> dict[str, Any]:
+        """``status`` and ``ending`` of the program, all its processes being gone. Raises :class:`SandboxError`."""
+        self._report.settimeout(self._limits.wall_s + GRACE_S)
+        parts = []
+        try:
+            while part := self._report.recv(4096):
+                parts.append(part)
+        except OSError as error:
+            raise SandboxError(f"the sandbox does not answer: {error}") from error
+        finally:
+            self._report.close()
+        report = json.loads(b"".join(parts)) if parts else {"failure": "its keeper was lost"}
+        if "failure" in report:
+            raise SandboxError(f"the program was not run: {report['failure']}")
+        return report
+
+    def cancel(self) -> None:
+        """Have everything of it killed, unless it has ended; :meth:`wait` may follow."""
+        if self._report.fileno() >= 0:
+            self._report.shutdown(socket.SHUT_WR)
+
+
+def memory_file(content: bytes) -> int:
+    """A descriptor to read ``content`` from; it has no name."""
+    descriptor = os.memfd_create("sandbox")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def read_all(descriptors: list[int], limit: int, deadline: float) -> tuple[list[bytes], bool]:
+    """What comes from each until its end, and whether it was cut off at ``limit`` bytes in all or the deadline."""
+    parts: dict[int, bytearray] = {descriptor: bytearray() for descriptor in descriptors}
+    left = limit
+    with selectors.DefaultSelector() as selector:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map() and left >= 0 and time.monotonic() < deadline:
+            for key, _ in selector.select(max(deadline - time.monotonic(), 0)):
+                part = os.read(key.fd, 65536)
+                if not part:
+                    selector.unregister(key.fd)
+                left -= len(part)
+                parts[key.fd] += part
+        cut = bool(selector.get_map())
+    return [bytes(part[: limit + 1]) for part in parts.values()], cut
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self) -> None:
+        if not sys.platform.startswith("linux"):
+            raise SandboxError(f"the sandbox needs Linux, this is {sys.platform}")
+        self.owner = os.getpid()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        scripts = [str(Path(__file__).with_name(name)) for name in ("sandbox_init.py", *PRELOADED)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", "-X", "utf8", *scripts],
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def send(self, descriptors: list[int]) -> None:
+        socket.send_fds(self._socket, [b"job"], descriptors)
+
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self._process.poll() is None
+
+    def close(self) -> None:
+        self._socket.close()
+        if self.owner == os.getpid():
+            self._process.wait()
+
+
+_lock = threading.Lock()
+_running: list[_Server] = []
+
+
+def _server() -> _Server:
+    """This process's server, started when first needed and again if it was lost."""
+    with _lock:
+        if _running and not _running[0].alive():
+            _running.pop().close()
+        if not _running:
+            _running.append(_Server())
+        return _running[0]
+
+
+@atexit.register
+def _close_server() -> None:
+    while _running:
+        _running.pop().close()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+@lru_cache(maxsize=1)
+def _visible() -> list[str]:
+    """What a contained program sees of the host's files: the interpreter's folders and the system's libraries."""
+    paths = ["/usr", "/bin", "/lib", "/lib64"]
+    for prefix in (sys.base_prefix, sys.base_exec_prefix):
+        prefix = os.path.realpath(prefix)
+        if not any(prefix == path or prefix.startswith(f"{path}/") for path in paths):
+            paths.append(prefix)
+    return [path for path in paths if os.path.exists(path)]
+
+
+@lru_cache(maxsize=1)
+def _readable_by_all() -> bool:
+    """Whether a user that owns nothing can import the standard library."""
+    library = Path(os.path.realpath(os.__file__))
+    return all(folder.stat().st_mode & 0o001 for folder in library.parents)

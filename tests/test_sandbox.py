@@ -1,0 +1,291 @@
+"""The sandbox: how programs end, what they may not reach, and that nothing of them stays."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from reward import sandbox
+from reward.sandbox import Limits, SandboxError, classify, run
+
+LIMITS = Limits(wall_s=20.0, memory_bytes=256 * 2**20, disk_bytes=2**20, files=50, processes=8, output_bytes=10_000)
+
+
+def best():
+    try:
+        return sandbox.level_in_force()
+    except SandboxError:
+        return None
+
+
+pytestmark = pytest.mark.skipif(best() is None, reason="no sandbox level works here")
+LEVELS = sandbox.LEVELS[: sandbox.LEVELS.index(best()) + 1] if best() else ()
+contained = pytest.mark.skipif(best() != "namespaces", reason="needs root or user namespaces")
+
+
+@pytest.fixture(params=LEVELS)
+def level(request, monkeypatch):
+    monkeypatch.setattr(sandbox, "level_in_force", lambda: request.param)
+    return request.param
+
+
+def processes():
+    """Processes of sandboxes, the server itself aside."""
+    server = sandbox._server()._process.pid
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != server:
+            try:
+                if b"sandbox_init.py" in (entry / "cmdline").read_bytes() and descends(int(entry.name), server):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def descends(pid, ancestor):
+    parent = parent_of(pid)
+    if parent == 1:  # an orphan that got away
+        return True
+    while parent not in (0, 1, ancestor):
+        parent = parent_of(parent)
+    return parent == ancestor
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def assert_nothing_runs():
+    deadline = time.monotonic() + 20
+    while processes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes() == []
+
+
+# --- endings -------------------------------------------------------------------------------------
+
+FORK_AND_SEE = "import os\nfor _ in range(100):\n    if os.fork() == 0:\n        import time; time.sleep(60)\n"
+ENDINGS = [
+    ("print('hello')", "ok", 0),
+    ("import sys; print(sys.stdin.read().upper())", "ok", 0),
+    ("exit(0)", "ok", 0),
+    ("raise SystemExit(3)", "exit", 3),
+    ("1 / 0", "exit", 1),
+    ("def f(:", "exit", 1),
+    ("import ctypes; ctypes.string_at(0)", "crash", -11),
+    ("import os; os.abort()", "crash", -6),
+    ("x = bytearray(10**9)", "memory", 1),
+    ("while True: print('x' * 1000)", "output", None),
+    ("import sys\nwhile True: sys.stderr.write('x' * 1000)", "output", None),
+    ("open('/tmp/big' if __import__('os').access('/tmp', 2) else '/dev/full', 'w').write('x' * 10**7)", "output", 1),
+    ("import threading, time\nfor _ in range(99): threading.Thread(target=time.sleep, args=(60,)).start()", None, None),
+]
+
+
+@pytest.mark.parametrize(("program", "kind", "status"), ENDINGS)
+def test_endings(level, program, kind, status):
+    if level == "rlimits" and ("/tmp" in program or "threading" in program):
+        pytest.skip("of this level only the user's own limits hold")
+    result = run(program, b"some text", LIMITS, require=level)
+    if kind is None:  # the threads that did start hold the process until they end or time does
+        assert result.kind in ("processes", "timeout")
+        return
+    assert result.kind == kind, result
+    if kind != "output":
+        assert result.status == status
+    if "hello" in program:
+        assert result.stdout == b"hello\n"
+    if "stdin" in program:
+        assert result.stdout == b"SOME TEXT\n"
+    assert len(result.stdout) + len(result.stderr) <= 2 * (LIMITS.output_bytes + 1)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "while True: pass",
+        "import time; time.sleep(600)",
+        "import signal, time\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\ntime.sleep(600)",
+    ],
+)
+def test_time_is_up(level, program):
+    started = time.monotonic()
+    result = run(program, limits=Limits(wall_s=1.0), require=level)
+    assert result.kind == "timeout"
+    assert time.monotonic() - started < 1.0 + sandbox.GRACE_S
+    assert_nothing_runs()
+
+
+def test_processor_time_is_up(level):
+    assert run("while True: pass", limits=Limits(wall_s=60.0, cpu_s=1), require=level).kind == "timeout"
+
+
+@contained
+def test_the_memory_of_all_its_processes_counts():
+    program = (
+        "import os, time\n"
+        "for _ in range(6):\n"
+        "    if os.fork() == 0:\n"
+        "        x = bytearray(10**8); x[::4096] = b'x' * len(x[::4096]); time.sleep(60); os._exit(0)\n"
+        "time.sleep(60)\n"
+    )
+    assert run(program, limits=Limits(wall_s=60.0, memory_bytes=200 * 2**20)).kind == "memory"
+    assert_nothing_runs()
+
+
+def test_endings_by_what_was_reported():
+    def kind(status, last=b"", ending=None, flooded=False):
+        return classify({"status": status, "ending": ending}, b"Traceback\n" + last + b"\n", flooded)
+
+    assert kind(0) == "ok"
+    assert kind(0, flooded=True) == "output"
+    assert kind(None, ending="timeout") == "timeout"
+    assert kind(-9, ending="memory") == "memory"
+    assert kind(-24) == "timeout"
+    assert kind(-9) == "crash"
+    assert kind(None, ending="cancelled") == "crash"
+    assert kind(1, b"ValueError: MemoryError") == "exit"
+    assert kind(1, b"MemoryError") == "memory"
+    assert kind(1, b"RuntimeError: can't start new thread") == "processes"
+    assert kind(1, b"BlockingIOError: [Errno 11] Resource temporarily unavailable") == "processes"
+    assert kind(1, b"OSError: [Errno 28] No space left on device") == "output"
+
+
+# --- what stays ----------------------------------------------------------------------------------
+
+
+def test_children_die_with_the_program(level):
+    daemon = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(600)\n"
+        "    os._exit(0)\n"
+    )
+    assert run(daemon, limits=Limits(wall_s=20.0), require=level).kind == "ok"
+    assert_nothing_runs()
+
+
+@contained
+def test_fork_bomb():
+    result = run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", limits=Limits(wall_s=2.0))
+    assert result.kind in ("timeout", "memory")
+    assert run(FORK_AND_SEE, limits=LIMITS).kind == "processes"
+    assert_nothing_runs()
+
+
+@contained
+def test_a_file_system_of_its_own(tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    program = f"""
+import os
+print(os.path.exists({str(tmp_path)!r}), os.path.exists('/etc/passwd'), os.path.exists('/proc/self'))
+for place in ('/', '/usr', '/dev', os.path.dirname(os.__file__)):
+    try:
+        open(place + '/leftover', 'w'); print('written', place)
+    except OSError:
+        pass
+open('/tmp/mine', 'w').write('x'); print(os.listdir('/tmp'), os.getcwd())
+"""
+    assert run(program, limits=LIMITS).stdout.decode().splitlines() == ["False False False", "['mine'] /tmp"]
+    assert run("import os; print(os.listdir('/tmp'))", limits=LIMITS).stdout == b"[]\n"
+
+
+@contained
+def test_no_network_no_privileges_no_other_processes():
+    program = """
+import ctypes, os, resource, socket
+libc = ctypes.CDLL(None, use_errno=True)
+print(os.getuid() != 0, os.getppid() == 1, sorted(os.environ), [name for _, name in socket.if_nameindex()])
+print(libc.unshare(0x10000000), libc.ptrace(16, 1, 0, 0), libc.mount(b'none', b'/tmp', b'tmpfs', 0, b''))
+for attempt in (lambda: os.setuid(0), lambda: os.kill(1, 9), lambda: socket.create_connection(('1.1.1.1', 53), 1),
+                lambda: resource.setrlimit(resource.RLIMIT_NPROC, (10**6, 10**6))):
+    try:
+        attempt(); print('done')
+    except (OSError, ValueError):
+        print('refused')
+"""
+    lines = run(program, limits=LIMITS).stdout.decode().splitlines()
+    assert lines[0].startswith("True True")
+    assert "LANG" in lines[0]
+    assert lines[0].endswith("['lo']")
+    assert "HOME" not in lines[0]
+    assert lines[1] == "-1 -1 -1"
+    assert lines[2] == "refused"
+    assert lines[3] in ("refused", "done")  # a signal to process 1 has no effect
+    assert lines[4:] == ["refused", "refused"]
+
+
+@contained
+def test_many_files_fill_only_its_own_folder():
+    program = "for n in range(10**6):\n    open(f'/tmp/{n}', 'w')"
+    assert run(program, limits=LIMITS).kind == "output"
+    assert run("open('/tmp/a', 'w')", limits=LIMITS).kind == "ok"
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def test_a_weaker_sandbox_than_required_is_refused(monkeypatch):
+    monkeypatch.setattr(sandbox, "level_in_force", lambda: "rlimits")
+    with pytest.raises(SandboxError, match="sandbox level 'rlimits' is the best here, below the required 'namespaces'"):
+        run("print(1)")
+    assert run("print(1)", require="rlimits").kind == "ok"
+
+
+def test_from_many_threads_and_after_a_fork(level):
+    with ThreadPoolExecutor(4) as pool:
+        results = pool.map(lambda n: run(f"print({n})", require=level).stdout, range(12))
+        assert list(results) == [f"{n}\n".encode() for n in range(12)]
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, run("print('child')", require=level).stdout)
+        sandbox._close_server()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 10) == b"child\n"
+    os.close(read)
+    os.close(write)
+    assert run("print('parent')", require=level).stdout == b"parent\n"
+
+
+def test_a_lost_server_is_replaced(level):
+    server = sandbox._server()
+    server._process.kill()
+    server._process.wait()
+    assert run("print(1)", require=level).stdout == b"1\n"
+
+
+@contained
+def test_a_lost_keeper_is_no_verdict():
+    def kill_the_keeper():
+        server = sandbox._server()._process.pid
+        deadline = time.monotonic() + 20
+        while len(processes()) < 3 and time.monotonic() < deadline:  # keeper, init, program
+            time.sleep(0.01)
+        for pid in processes():
+            if parent_of(pid) == server:
+                os.kill(pid, 9)
+
+    killer = threading.Thread(target=kill_the_keeper)
+    killer.start()
+    with pytest.raises(SandboxError, match="its keeper was lost"):
+        run("import time; time.sleep(30)", limits=Limits(wall_s=30.0))
+    killer.join()
+    assert_nothing_runs()
+
+
+def test_descriptors_are_not_leaked(level):
+    run("print(1)", require=level)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        run("print(1)", require=level)
+        run("while True: print(1)", limits=LIMITS, require=level)
+    assert len(os.listdir("/proc/self/fd")) == before
