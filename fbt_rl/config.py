@@ -8,162 +8,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-Mode = Literal["standard", "soft", "fused"]
-PassActivations = Literal["keep", "recompute", "offload"]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Decay = Annotated[float, Field(ge=0.0, lt=1.0)]  # of a running mean
-Positive = Annotated[float, Field(gt=0.0)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Strict(BaseModel):
-    """Base of every section: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-# --- model and tokenizer -------------------------------------------------------------------------
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # A third of a million parameters: trains in minutes on two cores.
-    "tiny": {
-        "hidden_size": 96,
-        "intermediate_size": 256,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "sliding_window": 64,
-        "full_attention_interval": 3,
-        "max_position_embeddings": 128,
-        "rope_theta": 10_000.0,
-        "rope_theta_full": 10_000.0,
-    },
-    # Wang et al. 2026, the 1B model at 8K context.
-    "paper-1b": {
-        "vocab_size": 100_352,
-        "hidden_size": 1536,
-        "intermediate_size": 6656,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "sliding_window": 2048,
-        "full_attention_interval": 6,
-        "max_position_embeddings": 8192,
-        "rope_theta": 250_000.0,
-        "rope_theta_full": 250_000.0,
-    },
-}
-
-
-class ModelConfig(Strict):
-    """Shape of the decoder and kind of feedback; every unset field comes from ``preset``.
-
-    ``path`` starts from an existing model folder instead and then no shape may be given.
-    """
-
-    preset: Literal["tiny", "paper-1b"] = "tiny"
-    path: str | None = None
-    fusion: Literal["gate", "concat", "add", "none"] = "gate"
-    vocab_size: Count | None = None  # None: the tokenizer's
-    hidden_size: Count
-    intermediate_size: Count
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    num_key_value_heads: Count
-    sliding_window: Count
-    full_attention_interval: Count  # every n-th layer attends to everything
-    max_position_embeddings: Count
-    rope_theta: Positive
-    rope_theta_full: Positive  # of the full-attention layers
-    depth_scaling: bool = True  # each residual branch times 1 / sqrt(2 layers)
-    tie_word_embeddings: bool = True
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_from_preset(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        preset = values.get("preset", "tiny")
-        return {**PRESETS.get(preset, PRESETS["tiny"]), **values}
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> ModelConfig:
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
-            )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads {self.num_key_value_heads}"
-            )
-        return self
-
-
-class TokenizerConfig(Strict):
-    """``characters`` and ``bpe`` are trained on the pretraining documents; ``path`` loads one."""
-
-    kind: Literal["characters", "bpe", "path"] = "characters"
-    vocab_size: Count = 4096  # bpe only
-    path: str | None = None
-
-    @model_validator(mode="after")
-    def _path_given(self) -> TokenizerConfig:
-        if (self.kind == "path") != (self.path is not None):
-            raise ValueError("tokenizer.path is needed with kind 'path', and only there")
-        return self
-
-
-# --- data ----------------------------------------------------------------------------------------
-
-
-class ArithmeticData(Strict):
-    """Seeded chains of one-digit ``+``/``-`` terms with worked solutions in several styles."""
-
-    kind: Literal["arithmetic"] = "arithmetic"
-    split: Literal["train", "heldout"] = "train"
-    size: Count
-    min_terms: Annotated[int, Field(ge=2)] = 2
-    max_terms: Annotated[int, Field(ge=2, le=16)] = 5
-    styles: dict[Literal["steps", "results", "skipping", "answer"], Annotated[float, Field(ge=0.0)]] = {
-        "steps": 0.25,
-        "results": 0.25,
-        "skipping": 0.25,
-        "answer": 0.25,
-    }
-
-    @model_validator(mode="after")
-    def _ranges(self) -> ArithmeticData:
-        if self.min_terms > self.max_terms:
-            raise ValueError(f"min_terms {self.min_terms} is above max_terms {self.max_terms}")
-        if sum(self.styles.values()) <= 0:
-            raise ValueError("at least one style needs a positive weight")
-        return self
-
-
-class FileData(Strict):
-    """Rows of local files. Plain text: one document a blank-line-separated block of ``text_chars``.
-
-    ``format: auto`` goes by the ending: ``.txt`` is text; ``.jsonl``, ``.json``, ``.csv`` and
-    ``.parquet`` are tables whose columns are named here.
-    """
-
-    kind: Literal["files"] = "files"
-    paths: Annotated[list[str], Field(min_length=1)]
-    format: Literal["auto", "text", "jsonl", "json", "csv", "parquet"] = "auto"
-    prompt: str | None = None  # column names
-    completion: str | None = None
-    answer: str | None = None
-    text_chars: Count = 2000  # target length of one document cut from plain text
-    offset: Annotated[int, Field(ge=0)] = 0
-    limit: Count | None = None
-
-
-DataConfig = Annotated[ArithmeticData | FileData, Field(discriminator="kind")]
-
+from fbt_rl.config_base import ArithmeticData as ArithmeticData
+from fbt_rl.config_base import (
+    Count,
+    DataConfig,
+    Decay,
+    Fraction,
+    Mode,
+    ModelConfig,
+    NotNegative,
+    PassActivations,
+    Positive,
+    Strict,
+    TokenizerConfig,
+)
+from fbt_rl.config_base import FileData as FileData
+from fbt_rl.config_rl import GuardConfig, LimitsConfig
 
 # --- training ------------------------------------------------------------------------------------
 
@@ -279,7 +141,7 @@ class RewardConfig(Strict):
     """One reward: a built-in name, ``module:function`` or ``path/to/file.py:function``."""
 
     use: str = "math"
-    weight: float = 1.0
+    weight: FiniteFloat = 1.0
     args: dict[str, Any] = {}
 
 
@@ -310,9 +172,18 @@ class RLStage(TrainingStage):
     loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
     advantage_scale: Literal["batch", "group", "none"] = "batch"
     rewards: Annotated[list[RewardConfig], Field(min_length=1)] = [RewardConfig()]  # the first judges correctness
+    reward_bound: Positive = 1e3  # a score beyond it is an error of the reward's, and not judged
     length: LengthConfig | None = LengthConfig()
+    guard: GuardConfig | None = None  # of accuracy, against length.weight
+    degenerate_groups: Literal["keep", "drop"] = "keep"  # groups all right or all wrong
+    max_resamples: Annotated[int, Field(ge=0, le=64)] = 0  # times a degenerate group is tried again with a fresh prompt
+    entropy_bonus: NotNegative = 0.0  # times the mean entropy of a token
+    kl_weight: NotNegative = 0.0  # times the mean KL of a token to the model that RL starts from
+    standard_weight: NotNegative = 0.0  # times the next-token loss of plain passes over correct rollouts
     optimizer: OptimizerConfig
     save_rollouts_every: Count = 20  # batches of rollouts
+    probe_every: Count = 10  # batches of rollouts: payload dependence, gradient cosines
+    limits: LimitsConfig = LimitsConfig()
     lora: LoraConfig | None = None
 
     @model_validator(mode="after")
@@ -322,6 +193,27 @@ class RLStage(TrainingStage):
                 f"checkpoint_every {self.checkpoint_every} is not a multiple of updates_per_batch "
                 f"{self.updates_per_batch}: a checkpoint lies between batches of rollouts"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _guard_has_something_to_turn(self) -> RLStage:
+        if self.guard is None:
+            return self
+        if self.length is None or self.length.weight == 0.0:
+            raise ValueError("guard lowers length.weight while accuracy suffers: set a length reward, or drop guard")
+        if self.guard.every % self.updates_per_batch:
+            raise ValueError(
+                f"guard.every {self.guard.every} is not a multiple of updates_per_batch {self.updates_per_batch}: "
+                "accuracy is measured between batches of rollouts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _options_fit_together(self) -> RLStage:
+        if self.max_resamples and self.degenerate_groups == "keep":
+            raise ValueError("max_resamples replaces degenerate groups: set degenerate_groups to drop")
+        if self.standard_weight and self.mode == "standard":
+            raise ValueError("standard_weight protects mode 'standard' while another is trained: drop it, or set mode")
         return self
 
 
@@ -367,6 +259,7 @@ class RunConfig(Strict):
     run_dir: str | None = None  # default: runs/<name>
     model: ModelConfig = Field(default_factory=lambda: ModelConfig.model_validate({}))
     tokenizer: TokenizerConfig = TokenizerConfig()
+    trackers: list[Literal["wandb", "trackio", "mlflow"]] = []  # beside TensorBoard and metrics.jsonl
     resources: ResourcesConfig = ResourcesConfig()
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
     stages: Annotated[dict[str, StageConfig], Field(min_length=1)]

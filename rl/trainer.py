@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,20 +22,27 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from fbt_rl.config import RLStage
 from fbt_rl.training.arguments import stage_seed
 from fbt_rl.training.trainer import StageTrainer
 from rl.advantage import group_advantages
-from rl.monitor import Outcomes, mismatch_metrics, mismatch_sums, swapped_latents
-from rl.record import append_rollouts, truncate_rollouts
+from rl.collector import Collector, each_of
+from rl.dynamic import Groups, Problem, degenerate
+from rl.guard import AccuracyGuard
+from rl.limits import LimitWatch
+from rl.monitor import Outcomes, gradient_cosines, mismatch_metrics, mismatch_sums, payload_sums
+from rl.probe import ProbeRow, jacobi_states, probe_rows
+from rl.record import append_rollouts, rollout_rows, truncate_rollouts
 from rl.replay import ReplayScorer
 from rl.rewards import StageRewards
-from rl.rollout import Rollouts, sample_rollouts, sampling_seed
+from rl.rollout import lay_out, padded
+from rl.terms import token_mean
 
 Batch = dict[str, Tensor]
-_PROBE_EVERY, _PROBE_ROWS = 10, 32  # payload dependence: how often (batches), on how many rows of a rank
-_NOT_FOR_REWARDS = ("prompt", "prompt_ids", "completion")  # columns; the last is a worked solution
+_PROBE_ROWS, _GRADIENT_ROWS = 32, 8  # of a rank: for payload dependence, for gradient cosines
+_MEANS_OVER_ROWS = ("grpo", "dr_grpo")  # loss types
 
 
 class ReplayTrainer(StageTrainer, GRPOTrainer):
@@ -43,9 +50,39 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
 
     stage: RLStage
 
-    def __init__(self, *, rewards: StageRewards, **arguments: Any):
+    def __init__(
+        self,
+        *,
+        rewards: StageRewards,
+        spare: Sequence[Problem] = (),
+        heldout: Sequence[Problem] = (),
+        reference: PreTrainedModel | None = None,
+        **arguments: Any,
+    ):
+        """``spare`` and ``heldout``: see :class:`Collector`. ``reference``: a frozen copy of the model that RL
+        starts from, for the KL term without adapters.
+        """
         super().__init__(reward_funcs=[rewards], **arguments)
-        self._rewards = rewards
+        stage = self.stage
+        self.beta = stage.kl_weight  # not by TRL's arguments: it would load a reference of its own
+        self._collector = Collector(
+            stage,
+            self._tokenizer,
+            rewards,
+            spare,
+            heldout,
+            eos_token_ids=tuple(self.eos_token_ids),
+            seed=stage_seed(self.context),
+            rank=self.accelerator.process_index,
+            ranks=self.accelerator.num_processes,
+        )
+        self._reference: Any = reference
+        if reference is not None:
+            reference.to(self._policy.device)  # type: ignore[arg-type]
+            add_fused_lm_head(reference, temperature=stage.temperature, outputs=("log_probs", "entropy"))
+        self._guard = AccuracyGuard(stage.guard, stage.length.weight) if stage.guard and stage.length else None
+        self._probe: list[ProbeRow] | None = None  # of this rank
+        self._limits = LimitWatch(stage.limits, self.context.name, quiet=not self.is_world_process_zero())
         self._micro_batches = self.args.gradient_accumulation_steps  # of one batch of rollouts
         self._row: dict[str, float] = {}  # metrics of the batch in use
         self._mismatch: list[Tensor] = []  # of its micro-batches so far
@@ -63,21 +100,27 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
         """Sample, judge and lay out a batch. ``inputs``: this rank's problems, each repeated G times in a row."""
         if self._clock is None:
             self._clock = time.perf_counter()
-        first_row = self.accelerator.process_index * len(inputs)
-        rollouts = self._sample([row["prompt_ids"] for row in inputs[:: self.stage.group_size]], first_row)
-        texts = self._tokenizer.batch_decode(rollouts.token_ids, skip_special_tokens=True)
-        prompts = [row["prompt"] for row in inputs]
-        columns = {name: [row[name] for row in inputs] for name in inputs[0] if name not in _NOT_FOR_REWARDS}
-        rewards, correct = self._rewards(prompts, texts, rollouts.token_ids, rollouts.truncated, **columns)
-
-        lengths = [len(ids) for ids in rollouts.token_ids]
-        table = torch.tensor([rewards, correct, lengths, rollouts.truncated], dtype=torch.float64)
+        stage, group = self.stage, self.stage.group_size
+        guarded = self._guard_accuracy()
+        with self._whole_weights():
+            groups = self._collector.groups(self._policy, inputs[::group], self._batch_index())
+        rollouts = lay_out(
+            [problem["prompt_ids"] for problem in each_of(groups.problems, group)],
+            groups.completions,
+            self._tokenizer.pad_token_id,  # type: ignore[arg-type]
+            self._policy.device,
+        )
         # Ranks come in order, so groups stay whole.
-        everyone = Outcomes(*self._of_all_ranks(table.T.contiguous().to(rollouts.log_probs.device)).unbind(1))
-        advantages = group_advantages(everyone.rewards, self.stage.group_size, self.stage.advantage_scale)
-        advantages = advantages[first_row : first_row + len(inputs)]
-        judged = ~everyone.rewards.isnan()
-        self._row = everyone.metrics() | self._weight_norms()
+        table = torch.tensor(groups.table(), dtype=torch.float64, device=self._policy.device)
+        everyone = Outcomes(*self._of_all_ranks(table).unbind(1))
+        mine = slice(first := self.accelerator.process_index * len(table), first + len(table))
+        flags = degenerate(everyone.correct.tolist(), group)
+        spread = torch.tensor(flags, device=everyone.rewards.device).repeat_interleave(group)
+        kept = ~spread if stage.degenerate_groups == "drop" else torch.ones_like(spread)
+        counted = kept & ~everyone.rewards.isnan()
+        rewards = everyone.rewards.masked_fill(~counted, torch.nan)
+        advantages = group_advantages(rewards, group, stage.advantage_scale)[mine]
+        self._row = everyone.metrics(spread) | guarded | self._weight_norms()
 
         batch: Batch = {
             "prompt_ids": rollouts.prompt_ids,
@@ -85,36 +128,43 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
             "completion_ids": rollouts.completion_ids,
             "completion_mask": rollouts.completion_mask,
             "advantages": advantages.float(),
-            "num_items_in_batch": everyone.lengths[judged].sum(),
+            "num_items_in_batch": everyone.lengths[counted].sum(),
             # TRL's name for the tokens that count in the loss: none of a completion that could not be judged.
-            "tool_mask": rollouts.completion_mask * judged[first_row : first_row + len(inputs), None],
+            "tool_mask": rollouts.completion_mask * counted[mine, None],
             "rollout_log_probs": rollouts.log_probs,
+            # Of the rows; losses that average over rows are divided by it, so that dropped ones do not count.
+            "kept_share": kept.double().mean().float(),
         }
+        if stage.standard_weight:
+            correct = counted & (everyone.correct == 1)
+            batch["standard_mask"] = rollouts.completion_mask * correct[mine, None]
+            batch["standard_tokens"] = everyone.lengths[correct].sum()
         if rollouts.latents is not None:
             batch["latents"] = rollouts.latents
-            if self._batch_index() % _PROBE_EVERY == 0:
-                self._row |= self._payload_dependence(batch)
-        if self.stage.updates_per_batch > 1:
-            size = self.args.per_device_train_batch_size
-            parts = [_rows(batch, slice(start, start + size)) for start in range(0, len(inputs), size)]
-            batch["old_per_token_logps"] = torch.cat(
-                [self._log_probs(part, self.stage.replay_passes) for part in parts]
-            )
-        if self._batch_index() % self.stage.save_rollouts_every == 0:
-            self._save_rollouts(inputs, rollouts, texts, rewards, correct, advantages)
+        if self._batch_index() % stage.probe_every == 0 and rollouts.latents is not None:
+            self._row |= self._payload_dependence(batch) | self._gradient_cosines(batch)
+        if stage.updates_per_batch > 1:
+            batch["old_per_token_logps"] = self._scored_in_parts(batch, self._log_probs, stage.replay_passes)
+        if stage.kl_weight:
+            batch["ref_per_token_logps"] = self._scored_in_parts(batch, self._reference_log_probs)
+        if self._batch_index() % stage.save_rollouts_every == 0:
+            self._save_rollouts(groups, advantages)
         return batch
 
-    def _sample(self, prompts: list[list[int]], first_row: int) -> Rollouts:
-        with self._whole_weights():
-            return sample_rollouts(
-                self._policy,
-                prompts,
-                self.stage,
-                eos_token_ids=self.eos_token_ids,
-                pad_token_id=self._tokenizer.pad_token_id,  # type: ignore[arg-type]
-                seed=sampling_seed(stage_seed(self.context), self._batch_index()),
-                first_row=first_row,
-            )
+    def _guard_accuracy(self) -> dict[str, float]:
+        """Measure held-out accuracy where that is due, and set the length weight w by it."""
+        guard = self._guard
+        if guard is None:
+            return {}
+        metrics = {}
+        if guard.is_due(self.state.global_step):
+            with self._whole_weights():
+                counts = self._collector.heldout_counts(self._policy, guard.config.batch_size)
+            right, judged = self._of_all_ranks(torch.tensor([counts], device=self._policy.device)).sum(0).tolist()
+            metrics["heldout_accuracy"] = right / judged if judged else math.nan
+            guard.update(metrics["heldout_accuracy"])
+        self._collector.rewards.length_weight = guard.weight
+        return metrics | {"length_weight": guard.weight}
 
     @contextmanager
     def _whole_weights(self) -> Iterator[None]:
@@ -141,32 +191,9 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
         gathered: Any = self.accelerator.gather(values)
         return gathered
 
-    def _save_rollouts(
-        self,
-        problems: list[dict[str, Any]],
-        rollouts: Rollouts,
-        texts: list[str],
-        rewards: list[float],
-        correct: list[float],
-        advantages: Tensor,
-    ) -> None:
-        rows = [
-            {
-                "step": self.state.global_step + 1,
-                "problem_id": problem["problem_id"],
-                "sample": index % self.stage.group_size,
-                "mode": self.stage.mode,
-                "prompt": problem["prompt"],
-                "completion": texts[index],
-                "answer": problem["answer"],
-                "correct": None if math.isnan(correct[index]) else bool(correct[index]),
-                "reward": None if math.isnan(rewards[index]) else rewards[index],
-                "advantage": advantages[index].item(),
-                "num_tokens": len(rollouts.token_ids[index]),
-                "finish_reason": "length" if rollouts.truncated[index] else "stop",
-            }
-            for index, problem in enumerate(problems)
-        ]
+    def _save_rollouts(self, groups: Groups, advantages: Tensor) -> None:
+        texts = self._collector.texts(groups.completions)
+        rows = rollout_rows(self.state.global_step + 1, self.stage.mode, groups, texts, advantages.tolist())
         everyone = gather_object(rows)
         if self.is_world_process_zero():
             append_rollouts(self.context.folder.rollouts_path, everyone)
@@ -174,9 +201,18 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
     # --- the loss --------------------------------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: Batch) -> Tensor:
-        """TRL's loss of one micro-batch, its log-probs computed by replay."""
+        """TRL's loss of one micro-batch, its log-probs computed by replay, and the optional terms."""
         scorer = self._scorer(model, inputs, self.stage.replay_passes)
-        loss = super()._compute_loss(scorer, inputs)
+        outputs: list[Any] = []
+
+        def scored(**arguments: Any) -> Any:
+            outputs.append(scorer(**arguments))
+            return outputs[-1]
+
+        loss = super()._compute_loss(scored, inputs)
+        if self.stage.loss_type in _MEANS_OVER_ROWS:
+            loss = loss / inputs["kept_share"].clamp(min=torch.finfo(loss.dtype).eps)
+        loss = loss + self._optional_terms(model, inputs, outputs[0].entropy)
         if self._step % (self._micro_batches * self.num_iterations) < self._micro_batches:
             # No update on this batch yet, so the weights are those that sampled it.
             mask, latents = inputs["completion_mask"], inputs.get("latents")
@@ -187,39 +223,109 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
                 self.watch("log-probs of the rollouts", parts)
                 self._row |= mismatch_metrics(parts)
                 self._mismatch.clear()
+                self._limits.check(self._row, self.state.global_step + 1)
         return loss
 
-    def _scorer(self, model: Any, batch: Batch, passes: int) -> ReplayScorer:
+    def _optional_terms(self, model: Any, inputs: Batch, entropy: Tensor) -> Tensor:
+        """Entropy bonus, and the next-token loss of a plain pass over correct rollouts (at the sampling temperature).
+
+        The KL term is TRL's, of the ``ref_per_token_logps`` in the batch.
+        """
+        stage, ranks, columns = self.stage, self.accelerator.num_processes, inputs["completion_ids"].shape[1]
+        terms = entropy.new_zeros(())
+        if stage.entropy_bonus:
+            mask = inputs["completion_mask"] * inputs["tool_mask"]
+            mean = token_mean(entropy[:, -columns:], mask, inputs["num_items_in_batch"], ranks)
+            terms = terms - stage.entropy_bonus * mean
+        if stage.standard_weight:
+            # Also without a correct row here: every rank runs the same passes under ZeRO-3.
+            log_probs = self._per_token_log_probs(model, inputs)
+            loss = token_mean(-log_probs, inputs["standard_mask"], inputs["standard_tokens"], ranks)
+            terms = terms + stage.standard_weight * loss
+            # The log averages over micro-batches what adds up over them.
+            whole: Any = self.accelerator.reduce(loss.detach(), "mean")
+            self._metrics["train"]["standard_loss"].append(whole.item() * self._micro_batches)
+        return terms
+
+    def _scorer(self, model: Any, batch: Batch, passes: int, body: Any = None) -> ReplayScorer:
         # Updates after the first one of a batch find the recorded states stale.
         anchored = self.stage.updates_per_batch == 1
-        return ReplayScorer(model, self._policy.base_model, self.stage.mode, passes, batch, anchored=anchored)
+        body = self._policy.base_model if body is None else body
+        return ReplayScorer(model, body, self.stage.mode, passes, batch, anchored=anchored)
 
     @torch.no_grad()
     def _log_probs(self, batch: Batch, passes: int) -> Tensor:
         """Log-probs (B, N) of completions at the current weights, by the code path of the loss."""
+        return self._per_token_log_probs(self._scorer(self.model, batch, passes), batch)
+
+    @torch.no_grad()
+    def _reference_log_probs(self, batch: Batch) -> Tensor:
+        """Log-probs (B, N) of completions under the model that RL starts from, for the KL term.
+
+        It reads the states that the **policy** recorded, as replay with n = 0 does: in the decision process
+        of METHOD 2.1 the state is the tokens and the carried h, and the KL is that of two policies in the
+        same state. (In fused mode the states carried into the prompt are its own.) With adapters it is the
+        model without them, else a frozen copy.
+        """
+        if isinstance(self.model, PeftModel):
+            with self.model.disable_adapter():
+                return self._log_probs(batch, passes=0)
+        scorer = self._scorer(self._reference, batch, 0, self._reference.base_model)
+        return self._per_token_log_probs(scorer, batch)
+
+    def _per_token_log_probs(self, model: Any, batch: Batch) -> Tensor:
         return self._get_per_token_logps_and_entropies(
-            self._scorer(self.model, batch, passes),
+            model,
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
             torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
             batch["completion_ids"].shape[1],
         )[0]
 
+    def _scored_in_parts(self, batch: Batch, score: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """``score`` (B, N) of the batch, a micro-batch at a time."""
+        size = self.args.per_device_train_batch_size
+        starts = range(0, len(batch["completion_ids"]), size)
+        return torch.cat([score(_rows(batch, slice(start, start + size)), *arguments) for start in starts])
+
     # --- what is watched -------------------------------------------------------------------------
 
     def _payload_dependence(self, batch: Batch) -> dict[str, float]:
-        """Mean log-prob that a token loses when the carried states are zeroed, or another rollout's."""
-        batch = _rows(batch, slice(0, _PROBE_ROWS))
-        latents, mask = batch["latents"], batch["completion_mask"]
-        swapped = swapped_latents(latents, mask.sum(1))
-        changed = {"payload_zeroed": torch.zeros_like(latents), "payload_swapped": swapped}
-        # The first token's distribution comes before the first carried state.
-        mask = mask[:, 1:]
-        losses = []
-        for states in changed.values():
-            loss = batch["rollout_log_probs"] - self._log_probs(batch | {"latents": states}, passes=0)
-            losses.append((loss[:, 1:] * mask).sum())
-        totals = self._of_all_ranks(torch.stack([*losses, mask.sum()]).double()[None]).sum(0).tolist()
-        return {name: total / max(totals[-1], 1.0) for name, total in zip(changed, totals, strict=False)}
+        """Mean log-prob that a token of the fixed probe loses when its states are zeroed, or another rollout's.
+
+        The probe is the first of the batches that this is called with, and kept.
+        """
+        if self._probe is None:
+            self._probe = probe_rows(batch, _PROBE_ROWS)
+        device = self._policy.device
+        probe = padded(*zip(*self._probe, strict=True), self._tokenizer.pad_token_id, device)  # type: ignore[arg-type]
+        states = jacobi_states(self._policy.base_model, self.stage.mode, probe)
+        sums = payload_sums(
+            lambda latents: self._log_probs(probe | {"latents": latents}, passes=0), states, probe["completion_mask"]
+        )
+        zeroed, swapped, tokens = self._of_all_ranks(sums[None]).sum(0).tolist()
+        return {"payload_zeroed": zeroed / max(tokens, 1.0), "payload_swapped": swapped / max(tokens, 1.0)}
+
+    def _gradient_cosines(self, batch: Batch) -> dict[str, float]:
+        """Of the policy gradient on a few rows, scored with n = 0, 1 and 2; the mean over ranks.
+
+        A rank's own affair, on the bare module: nothing is accumulated, reduced or stepped. Under ZeRO-3 a
+        rank does not hold the weights, and this is left out.
+        """
+        if self._dist.is_zero3:
+            return {}
+        rows = batch["advantages"].abs().topk(min(_GRADIENT_ROWS, len(batch["advantages"]))).indices
+        batch = _rows(batch, rows)
+        weights = batch["advantages"][:, None] * batch["completion_mask"] * batch["tool_mask"]
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        gradients = []
+        for passes in range(3):
+            with torch.enable_grad():
+                log_probs = self._per_token_log_probs(self._scorer(self.model, batch, passes), batch)
+                parts = torch.autograd.grad((log_probs * weights).sum(), parameters, materialize_grads=True)
+            gradients.append(torch.cat([part.flatten().float() for part in parts]))
+        cosines = gradient_cosines(gradients)
+        table = torch.tensor([[*cosines.values()]], device=batch["advantages"].device)
+        return dict(zip(cosines, self._of_all_ranks(table).nanmean(0).tolist(), strict=True))
 
     def _weight_norms(self) -> dict[str, float]:
         """Frobenius norms of the feedback's matrices that are trained: W_U is ``value``, W_G ``gate``."""
@@ -242,10 +348,17 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
     # --- resuming --------------------------------------------------------------------------------
 
     def extra_state(self) -> dict[str, Any]:
-        return {"micro_step": self._step}  # TRL goes by it to decide when to sample, and does not keep it
+        return {
+            "micro_step": self._step,  # TRL goes by it to decide when to sample, and does not keep it
+            "guard": self._guard and self._guard.state(),
+            "probe": gather_object([self._probe]),  # one entry a rank
+        }
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         self._step = state["micro_step"]
+        if self._guard is not None:
+            self._guard.load_state(state["guard"])
+        self._probe = state["probe"][self.accelerator.process_index]
         if self.is_world_process_zero():
             truncate_rollouts(self.context.folder.rollouts_path, self.state.global_step)
 
