@@ -19,7 +19,6 @@ from fbt_rl.model import is_fbt, load_model
 from fbt_rl.tasks import encode_prompt, load_problems
 from fbt_rl.tokenization import load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
-from fbt_rl.training.deepspeed import unpartitioned
 from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.rows import ShuffledRows
 from rl.dynamic import Problem
@@ -63,8 +62,6 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
             f"stages.{context.name}.mode is {stage.mode!r}, but the model in {context.source} has no latent feedback; "
             "only mode 'standard' can train it"
         )
-    with unpartitioned(arguments):
-        reference = _reference(stage, context)
     window = model.config.get_text_config().max_position_embeddings
     prompts, spare = _prompts(stage, context, tokenizer, window)
     trainer = ReplayTrainer(
@@ -73,7 +70,7 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
         rewards=rewards,
         spare=spare,
         heldout=_heldout(stage, context, tokenizer, window),
-        reference=reference,
+        reference=_reference(stage, context),
         model=model,
         args=arguments,
         train_dataset=prompts,
@@ -94,7 +91,7 @@ def _freeze_feedback(model: nn.Module) -> None:
 
 
 def _reference(stage: RLStage, context: StageContext) -> PreTrainedModel | None:
-    """A frozen copy of the model that RL starts from, whole on every rank, where the KL term needs one."""
+    """A frozen copy of the model that RL starts from, where the KL term needs one."""
     if not stage.kl_weight or stage.lora is not None:  # without its adapters the policy is its own reference
         return None
     assert context.source is not None

@@ -20,7 +20,7 @@ from accelerate.utils import gather_object
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
-from trl.models.utils import unwrap_model_for_generation
+from trl.models.utils import prepare_deepspeed, unwrap_model_for_generation
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
@@ -78,8 +78,11 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
         )
         self._reference: Any = reference
         if reference is not None:
-            reference.to(self._policy.device)  # type: ignore[arg-type]
             add_fused_lm_head(reference, temperature=stage.temperature, outputs=("log_probs", "entropy"))
+            if self._dist.is_zero3:  # then it is partitioned, as the policy is
+                self._reference = prepare_deepspeed(reference, self.accelerator)
+            else:
+                reference.to(self._policy.device)  # type: ignore[arg-type]
         self._guard = AccuracyGuard(stage.guard, stage.length.weight) if stage.guard and stage.length else None
         self._probe: list[ProbeRow] | None = None  # of this rank
         self._limits = LimitWatch(stage.limits, self.context.name, quiet=not self.is_world_process_zero())
@@ -115,12 +118,12 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
         everyone = Outcomes(*self._of_all_ranks(table).unbind(1))
         mine = slice(first := self.accelerator.process_index * len(table), first + len(table))
         flags = degenerate(everyone.correct.tolist(), group)
-        spread = torch.tensor(flags, device=everyone.rewards.device).repeat_interleave(group)
-        kept = ~spread if stage.degenerate_groups == "drop" else torch.ones_like(spread)
+        flat = torch.tensor(flags, device=everyone.rewards.device).repeat_interleave(group)
+        kept = ~flat if stage.degenerate_groups == "drop" else torch.ones_like(flat)
         counted = kept & ~everyone.rewards.isnan()
         rewards = everyone.rewards.masked_fill(~counted, torch.nan)
         advantages = group_advantages(rewards, group, stage.advantage_scale)[mine]
-        self._row = everyone.metrics(spread) | guarded | self._weight_norms()
+        self._row = everyone.metrics(flat) | guarded | self._weight_norms()
 
         batch: Batch = {
             "prompt_ids": rollouts.prompt_ids,
@@ -141,7 +144,7 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
             batch["standard_tokens"] = everyone.lengths[correct].sum()
         if rollouts.latents is not None:
             batch["latents"] = rollouts.latents
-        if self._batch_index() % stage.probe_every == 0 and rollouts.latents is not None:
+        if stage.mode != "standard" and self._batch_index() % stage.probe_every == 0:
             self._row |= self._payload_dependence(batch) | self._gradient_cosines(batch)
         if stage.updates_per_batch > 1:
             batch["old_per_token_logps"] = self._scored_in_parts(batch, self._log_probs, stage.replay_passes)
@@ -270,8 +273,8 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
         if isinstance(self.model, PeftModel):
             with self.model.disable_adapter():
                 return self._log_probs(batch, passes=0)
-        scorer = self._scorer(self._reference, batch, 0, self._reference.base_model)
-        return self._per_token_log_probs(scorer, batch)
+        body = getattr(self._reference, "module", self._reference).base_model
+        return self._per_token_log_probs(self._scorer(self._reference, batch, 0, body), batch)
 
     def _per_token_log_probs(self, model: Any, batch: Batch) -> Tensor:
         return self._get_per_token_logps_and_entropies(
