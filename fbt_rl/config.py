@@ -8,134 +8,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_serializer, model_validator
 
-from fbt_rl.presets import LENGTHS, PRESETS
-
-Mode = Literal["standard", "soft", "fused"]
-PassActivations = Literal["keep", "recompute", "offload"]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Decay = Annotated[float, Field(ge=0.0, lt=1.0)]  # of a running mean
-Positive = Annotated[float, Field(gt=0.0)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Strict(BaseModel):
-    """Base of every section: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-# --- model and tokenizer -------------------------------------------------------------------------
-
-
-class ModelConfig(Strict):
-    """Shape of the decoder and kind of feedback; every unset field comes from ``preset``.
-
-    ``path`` starts from an existing model folder instead and then no shape may be given.
-    """
-
-    preset: Literal["tiny", "paper-1b"] = "tiny"
-    path: str | None = None
-    fusion: Literal["gate", "concat", "add", "none"] = "gate"
-    vocab_size: Count | None = None  # None: the tokenizer's
-    hidden_size: Count
-    intermediate_size: Count
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    num_key_value_heads: Count
-    sliding_window: Count
-    full_attention_interval: Count  # every n-th layer attends to everything
-    max_position_embeddings: Count
-    rope_theta: Positive
-    rope_theta_full: Positive  # of the full-attention layers
-    depth_scaling: bool = True  # each residual branch times 1 / sqrt(2 layers)
-    tie_word_embeddings: bool = True
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_from_preset(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        preset = values.get("preset", "tiny")
-        return {**PRESETS.get(preset, PRESETS["tiny"]), **values}
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> ModelConfig:
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
-            )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads {self.num_key_value_heads}"
-            )
-        return self
-
-
-class TokenizerConfig(Strict):
-    """``characters`` and ``bpe`` are trained on the pretraining documents; ``path`` loads one."""
-
-    kind: Literal["characters", "bpe", "path"] = "characters"
-    vocab_size: Count = 4096  # bpe only
-    path: str | None = None
-
-    @model_validator(mode="after")
-    def _path_given(self) -> TokenizerConfig:
-        if (self.kind == "path") != (self.path is not None):
-            raise ValueError("tokenizer.path is needed with kind 'path', and only there")
-        return self
-
-
-# --- data ----------------------------------------------------------------------------------------
-
-
-class ArithmeticData(Strict):
-    """Seeded chains of one-digit ``+``/``-`` terms with worked solutions in several styles."""
-
-    kind: Literal["arithmetic"] = "arithmetic"
-    split: Literal["train", "heldout"] = "train"
-    size: Count
-    min_terms: Annotated[int, Field(ge=2)] = 2
-    max_terms: Annotated[int, Field(ge=2, le=16)] = 5
-    styles: dict[Literal["steps", "results", "skipping", "answer"], Annotated[float, Field(ge=0.0)]] = {
-        "steps": 0.25,
-        "results": 0.25,
-        "skipping": 0.25,
-        "answer": 0.25,
-    }
-
-    @model_validator(mode="after")
-    def _ranges(self) -> ArithmeticData:
-        if self.min_terms > self.max_terms:
-            raise ValueError(f"min_terms {self.min_terms} is above max_terms {self.max_terms}")
-        if sum(self.styles.values()) <= 0:
-            raise ValueError("at least one style needs a positive weight")
-        return self
-
-
-class FileData(Strict):
-    """Rows of local files. Plain text: one document a blank-line-separated block of ``text_chars``.
-
-    ``format: auto`` goes by the ending: ``.txt`` is text; ``.jsonl``, ``.json``, ``.csv`` and
-    ``.parquet`` are tables whose columns are named here.
-    """
-
-    kind: Literal["files"] = "files"
-    paths: Annotated[list[str], Field(min_length=1)]
-    format: Literal["auto", "text", "jsonl", "json", "csv", "parquet"] = "auto"
-    prompt: str | None = None  # column names
-    completion: str | None = None
-    answer: str | None = None
-    text_chars: Count = 2000  # target length of one document cut from plain text
-    offset: Annotated[int, Field(ge=0)] = 0
-    limit: Count | None = None
-
-
-DataConfig = Annotated[ArithmeticData | FileData, Field(discriminator="kind")]
-
+from fbt_rl.config_base import ArithmeticData as ArithmeticData
+from fbt_rl.config_base import (
+    Count,
+    DataConfig,
+    Decay,
+    Fraction,
+    Mode,
+    ModelConfig,
+    NotNegative,
+    PassActivations,
+    Positive,
+    Strict,
+    TokenizerConfig,
+)
+from fbt_rl.config_base import FileData as FileData
+from fbt_rl.config_rl import GuardConfig, LimitsConfig
+from fbt_rl.presets import LENGTHS
 
 # --- training ------------------------------------------------------------------------------------
 
@@ -252,7 +143,7 @@ class RewardConfig(Strict):
     """One reward: a built-in name, ``module:function`` or ``path/to/file.py:function``."""
 
     use: str = "math"
-    weight: float = 1.0
+    weight: FiniteFloat = 1.0
     args: dict[str, Any] = {}
 
 
@@ -337,9 +228,18 @@ class RLStage(TrainingStage):
     importance_cap: Annotated[float, Field(ge=1.0)] | None = 2.0  # of pi_prox / pi_roll, with several updates a batch
     advantage_scale: Literal["batch", "group", "none"] = "batch"
     rewards: Annotated[list[RewardConfig], Field(min_length=1)] = [RewardConfig()]  # the first judges correctness
+    reward_bound: Positive = 1e3  # a score beyond it is an error of the reward's, and not judged
     length: LengthConfig | None = LengthConfig()
+    guard: GuardConfig | None = None  # of accuracy, against length.weight
+    degenerate_groups: Literal["keep", "drop"] = "keep"  # groups all right or all wrong
+    max_resamples: Annotated[int, Field(ge=0, le=64)] = 0  # times a degenerate group is tried again with a fresh prompt
+    entropy_bonus: NotNegative = 0.0  # times the mean entropy of a token
+    kl_weight: NotNegative = 0.0  # times the mean KL of a token to the model that RL starts from
+    standard_weight: NotNegative = 0.0  # times the next-token loss of plain passes over correct rollouts
     optimizer: OptimizerConfig
     save_rollouts_every: Count = 20  # batches of rollouts
+    probe_every: Count = 10  # batches of rollouts: payload dependence, gradient cosines
+    limits: LimitsConfig = LimitsConfig()
     lora: LoraConfig | None = None
 
     @model_validator(mode="after")
@@ -368,6 +268,27 @@ class RLStage(TrainingStage):
                 f"importance_level 'sequence' has one ratio for a whole rollout, but loss_type {self.loss_type!r} sums "
                 "over tokens, so that rollouts would count by their length: set loss_type to 'grpo' (GSPO)"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _guard_has_something_to_turn(self) -> RLStage:
+        if self.guard is None:
+            return self
+        if self.length is None or self.length.weight == 0.0:
+            raise ValueError("guard lowers length.weight while accuracy suffers: set a length reward, or drop guard")
+        if self.guard.every % self.updates_per_batch:
+            raise ValueError(
+                f"guard.every {self.guard.every} is not a multiple of updates_per_batch {self.updates_per_batch}: "
+                "accuracy is measured between batches of rollouts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _options_fit_together(self) -> RLStage:
+        if self.max_resamples and self.degenerate_groups == "keep":
+            raise ValueError("max_resamples replaces degenerate groups: set degenerate_groups to drop")
+        if self.standard_weight and self.mode == "standard":
+            raise ValueError("standard_weight protects mode 'standard' while another is trained: drop it, or set mode")
         return self
 
 
@@ -413,6 +334,7 @@ class RunConfig(Strict):
     run_dir: str | None = None  # default: runs/<name>
     model: ModelConfig = Field(default_factory=lambda: ModelConfig.model_validate({}))
     tokenizer: TokenizerConfig = TokenizerConfig()
+    trackers: list[Literal["wandb", "trackio", "mlflow"]] = []  # beside TensorBoard and metrics.jsonl
     resources: ResourcesConfig = ResourcesConfig()
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
     stages: Annotated[dict[str, StageConfig], Field(min_length=1)]

@@ -82,6 +82,10 @@ class Completion:
     latents: torch.Tensor | None
     finish_reason: Literal["stop", "length"]
 
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
 
 def decode(
     model: PreTrainedModel,

@@ -25,6 +25,8 @@ NEUTRAL = {
     "keep_checkpoints",
     "log_every",
     "save_rollouts_every",
+    "probe_every",
+    "limits",
     "micro_batch_rows",
     "gradient_checkpointing",
     "batch_size",  # of evaluation: rows are decoded independently of each other
@@ -42,8 +44,8 @@ def map_files(config: RunConfig, change: Callable[[str, FileKind], str]) -> RunC
         if values[kind]["path"] is not None:
             values[kind]["path"] = change(values[kind]["path"], kind)
     for stage in values["stages"].values():
-        data = stage["data"]
-        for part in data if isinstance(data, list) else [data]:
+        data, guard = stage["data"], stage.get("guard")
+        for part in [*(data if isinstance(data, list) else [data]), *([guard["data"]] if guard else [])]:
             if part["kind"] == "files":
                 part["paths"] = [change(path, "data") for path in part["paths"]]
         for part in [*stage.get("rewards", []), stage.get("reward"), stage.get("length")]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from fbt_rl.artifacts import read_json
@@ -42,6 +43,7 @@ def check_run(config: RunConfig, run_dir: Path, stages: list[str], available: Av
         workers = plan_group(config.resources, available).workers
     except ResourceError as error:
         faults.append(str(error))
+    attempt("trackers: ", lambda: _check_trackers(config.trackers))
     attempt("model.path: ", lambda: _check_model(config, stages))
     if config.tokenizer.path is not None:
         attempt("tokenizer.path: ", lambda: _check_tokenizer(Path(config.tokenizer.path or "")))
@@ -61,12 +63,21 @@ def _stage_checks(
     parts = stage.data if isinstance(stage.data, list) else [stage.data]
     for part in parts:
         yield ".data", lambda part=part: check_data(part, _NEEDS[stage.kind])
+    if isinstance(stage, RLStage) and stage.guard is not None:
+        guard = stage.guard
+        yield ".guard.data", lambda: check_data(guard.data, _NEEDS["rl"])
     rewards = stage.rewards if isinstance(stage, RLStage) else [stage.reward] if isinstance(stage, EvalStage) else []
     for reward in rewards:
         yield "", lambda reward=reward: load_reward(reward.use, reward.args)
     if not isinstance(stage, EvalStage) and workers is not None:
         limit = stage.optimizer.max_grad_norm
         yield "", lambda: deepspeed_settings(config.deepspeed, split_batch(stage, workers), limit)
+
+
+def _check_trackers(names: Sequence[str]) -> None:
+    absent = [name for name in names if find_spec(name) is None]
+    if absent:
+        raise ValueError(f"{', '.join(absent)} cannot be imported: pip install {' '.join(absent)}, or take it out")
 
 
 def _check_model(config: RunConfig, stages: list[str]) -> None:

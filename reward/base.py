@@ -5,8 +5,8 @@ A reward is a function in the call shape of TRL::
     def my_reward(prompts, completions, completion_ids, **columns) -> list[float | None | Verdict]
 
 Everything is given by keyword: one entry a completion, ``columns`` being the data's other columns
-(``answer`` among them). Completions are text, or lists of chat messages. The score is finite; None
-means *could not be judged*, which is not the same as wrong: such a row is left out and counted.
+(``answer`` among them). Completions are text, or lists of chat messages. None, NaN and infinity mean
+*could not be judged*, which is not the same as wrong: such a row is left out and counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+NOT_FINITE = "not_finite"  # a verdict's error: the score was NaN or infinite
 
 Completion = str | Sequence[dict[str, Any]]
 RewardFunction = Callable[..., Sequence[Any]]
@@ -29,7 +31,8 @@ class Verdict:
     """What a grader says of one completion.
 
     ``correct`` and ``score`` are None together: not judged. ``extracted`` is the answer that was
-    found; ``error`` a short kind (``no_answer``, ``too_large``...) where grading went out of the ordinary.
+    found; ``error`` a short kind (``no_answer``, ``too_complex``, ``not_finite``...) where grading went out of the
+    ordinary.
     """
 
     correct: bool | None
@@ -76,10 +79,10 @@ class Reward:
         score = result.score if isinstance(result, Verdict) else result
         if score is None:
             return result if isinstance(result, Verdict) else Verdict(None, None)
-        if not isinstance(score, int | float) or not math.isfinite(score):
-            raise RewardError(
-                f"reward {self.name!r} gave {score!r} for completion {row}: expected a finite number or None"
-            )
+        if not isinstance(score, int | float):
+            raise RewardError(f"reward {self.name!r} gave {score!r} for completion {row}: expected a number or None")
+        if not math.isfinite(score):
+            return Verdict(None, None, result.extracted if isinstance(result, Verdict) else None, NOT_FINITE)
         return result if isinstance(result, Verdict) else Verdict(score >= 1, float(score))
 
 

@@ -8,7 +8,9 @@ Letters: B rollouts, N completion columns, D hidden width.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -25,9 +27,19 @@ class Outcomes:
     correct: Tensor  # (B,), 1 or 0, NaN: could not be judged
     lengths: Tensor  # (B,), tokens
     truncated: Tensor  # (B,), 1 or 0
+    not_finite: Tensor  # (B,), 1 or 0: a reward was NaN or infinite
+    out_of_bounds: Tensor  # (B,), 1 or 0: a reward lay beyond the bound
+    attempts: Tensor  # (B,), fresh prompts that the row's group has been given
+    first_correct: Tensor  # (B,), as correct, of the rollouts drawn first
 
-    def metrics(self) -> dict[str, float]:
-        """Means over the rows that could be judged (length and truncation: over all); NaN over none."""
+    def metrics(self, degenerate: Tensor) -> dict[str, float]:
+        """Means over the rows that could be judged (length and truncation: over all); NaN over none.
+
+        ``degenerate`` (B,) says whether the row's group is. ``degenerate_groups`` is the share of such groups
+        among all that were sampled, ``resamples`` how many a place needed on average. Where groups were sampled
+        anew all else is of the groups that took their place; ``accuracy_first`` is of those drawn first.
+        """
+        replaced, rows = self.attempts.sum().item(), len(self.attempts)
         return {
             "reward": self.rewards.nanmean().item(),
             "accuracy": self.correct.nanmean().item(),
@@ -35,6 +47,12 @@ class Outcomes:
             "length_correct_mean": self.lengths[self.correct == 1].mean().item(),
             "truncated": self.truncated.mean().item(),
             "unjudged": int(self.rewards.isnan().sum()),
+            "unjudged_share": self.rewards.isnan().double().mean().item(),
+            "not_finite": int(self.not_finite.sum()),
+            "out_of_bounds": int(self.out_of_bounds.sum()),
+            "degenerate_groups": (replaced + degenerate.sum().item()) / (replaced + rows),
+            "resamples": replaced / rows,
+            "accuracy_first": self.first_correct.nanmean().item(),
         }
 
 
@@ -93,3 +111,25 @@ def swapped_latents(latents: Tensor, lengths: Tensor) -> Tensor:
     other = lengths.roll(-1)[:, None] - 1
     index = torch.minimum(positions[None], other)[:, :, None].expand_as(latents)
     return latents.roll(-1, dims=0).gather(1, index)
+
+
+def payload_sums(score: Callable[[Tensor], Tensor], latents: Tensor, mask: Tensor) -> Tensor:
+    """Payload dependence of one rank's rows, as sums (3,) float64: lost when zeroed, when swapped; tokens.
+
+    ``score(latents)`` gives the log-probs (B, N) of fixed tokens when the states (B, N, D) are carried,
+    ``mask`` (B, N) is 1 on tokens. What a token loses is its log-prob under its own row's states, less
+    that under zeros or another row's. The first token's distribution comes before the first carried state.
+    """
+    own, counted = score(latents), mask[:, 1:]
+    changed = (torch.zeros_like(latents), swapped_latents(latents, mask.sum(1)))
+    lost = [((own - score(states))[:, 1:] * counted).sum() for states in changed]
+    return torch.stack([*lost, counted.sum()]).double()
+
+
+def gradient_cosines(gradients: Sequence[Tensor]) -> dict[str, float]:
+    """Cosine of each pair of flat ``gradients``, of replay with n = 0, 1, ... re-fusing passes; NaN for a zero one."""
+    cosines = {}
+    for (i, first), (j, second) in combinations(enumerate(gradients), 2):
+        norms = first.norm() * second.norm()
+        cosines[f"gradient_cosine_{i}_{j}"] = (first @ second / norms).item() if norms > 0 else math.nan
+    return cosines

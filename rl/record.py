@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from fbt_rl.config import Mode
+from rl.dynamic import Groups
 
 SCHEMA = pa.schema(
     [
@@ -25,6 +29,34 @@ SCHEMA = pa.schema(
         ("finish_reason", pa.string()),
     ]
 )
+
+
+def rollout_rows(
+    step: int, mode: Mode, groups: Groups, texts: Sequence[str], advantages: Sequence[float]
+) -> list[dict[str, Any]]:
+    """The rows of one rank's groups, rolled out before ``step`` (counted from 1)."""
+    group_size = len(groups.completions) // len(groups.problems)
+    columns = zip(groups.completions, groups.judgements, texts, advantages, strict=True)
+    rows = []
+    for index, (completion, judgement, text, advantage) in enumerate(columns):
+        problem = groups.problems[index // group_size]
+        rows.append(
+            {
+                "step": step,
+                "problem_id": problem["problem_id"],
+                "sample": index % group_size,
+                "mode": mode,
+                "prompt": problem["prompt"],
+                "completion": text,
+                "answer": problem["answer"],
+                "correct": None if math.isnan(judgement.correct) else bool(judgement.correct),
+                "reward": None if math.isnan(judgement.reward) else judgement.reward,
+                "advantage": advantage,
+                "num_tokens": len(completion.token_ids),
+                "finish_reason": completion.finish_reason,
+            }
+        )
+    return rows
 
 
 def append_rollouts(path: Path, rows: Sequence[dict[str, Any]]) -> None:

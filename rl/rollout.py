@@ -16,7 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from fbt_rl.config import RLStage
-from fbt_rl.decoding import SamplingParams, decode
+from fbt_rl.decoding import Completion, SamplingParams, decode
+
+Batch = dict[str, Tensor]  # what the loss is computed from; tensors without dimensions are of the whole batch
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,39 @@ class Rollouts:
     truncated: list[bool]  # cut at max_new_tokens, without an EOS
 
 
-def sampling_seed(seed: int, batch: int) -> int:
-    """Seed of the ``batch``-th batch of rollouts: a resumed run samples what it would have sampled."""
-    return int(np.random.SeedSequence([seed, batch]).generate_state(1, np.uint64)[0])
+def sampling_seed(seed: int, batch: int, attempt: int = 0) -> int:
+    """Seed of the ``batch``-th batch of rollouts: a resumed run samples what it would have sampled.
+
+    ``attempt`` counts how often a place in the batch has been given a fresh prompt.
+    """
+    return int(np.random.SeedSequence([seed, batch, attempt]).generate_state(1, np.uint64)[0])
+
+
+def sample_completions(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    stage: RLStage,
+    *,
+    eos_token_ids: Sequence[int],
+    seed: int,
+    row_keys: Sequence[int],
+) -> list[Completion]:
+    """Sample ``stage.group_size`` completions of each prompt at the stage's mode and temperature.
+
+    The distribution is never cut to its top: a truncated one would bias the ratio of the loss. Latents are kept
+    where the mode has them and ``stage.latents`` is "store". ``row_keys`` are the rows' places in the batch
+    of all ranks, so that what a row samples does not depend on their number. Raises ValueError for a prompt
+    that does not fit (see ``decode``).
+    """
+    params = SamplingParams(
+        mode=stage.mode,
+        max_new_tokens=stage.max_new_tokens,
+        temperature=stage.temperature,
+        num_samples=stage.group_size,
+        eos_token_ids=tuple(eos_token_ids),
+    )
+    keep = stage.mode != "standard" and stage.latents == "store"
+    return decode(model, prompts, params, seed=seed, row_keys=row_keys, return_latents=keep)
 
 
 def sample_rollouts(
@@ -48,39 +80,37 @@ def sample_rollouts(
     seed: int,
     first_row: int = 0,
 ) -> Rollouts:
-    """Sample ``stage.group_size`` completions of each prompt at the stage's mode and temperature.
+    """:func:`sample_completions` laid out; ``first_row`` is the place of the first row in the batch of all ranks."""
+    each = [prompt for prompt in prompts for _ in range(stage.group_size)]
+    rows = range(first_row, first_row + len(each))
+    completions = sample_completions(model, prompts, stage, eos_token_ids=eos_token_ids, seed=seed, row_keys=rows)
+    return lay_out(each, completions, pad_token_id, model.device)
 
-    The distribution is never cut to its top: a truncated one would bias the ratio of the loss. Latents are kept
-    where the mode has them and ``stage.latents`` is "store".
-    ``first_row`` is this rank's first row in the whole batch, so that what a row samples does not
-    depend on the number of ranks. Raises ValueError for a prompt that does not fit (see ``decode``).
-    """
-    params = SamplingParams(
-        mode=stage.mode,
-        max_new_tokens=stage.max_new_tokens,
-        temperature=stage.temperature,
-        num_samples=stage.group_size,
-        eos_token_ids=tuple(eos_token_ids),
-    )
-    count = len(prompts) * stage.group_size
-    rows = range(first_row, first_row + count)
-    keep = stage.mode != "standard" and stage.latents == "store"
-    completions = decode(model, prompts, params, seed=seed, row_keys=rows, return_latents=keep)
 
-    device = model.device
-    prompt_ids = [torch.tensor(prompt, device=device) for prompt in prompts for _ in range(stage.group_size)]
+def padded(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad_token_id: int, device: torch.device
+) -> dict[str, Tensor]:
+    """``prompt_ids``, ``prompt_mask`` (B, P), padded on the left; ``completion_ids``, ``completion_mask`` (B, N)."""
+    columns = {}
+    for name, rows, side in (("prompt", prompts, "left"), ("completion", completions, "right")):
+        ids = [torch.tensor(row, device=device) for row in rows]
+        columns[f"{name}_ids"] = pad_sequence(ids, True, pad_token_id, side)
+        columns[f"{name}_mask"] = pad_sequence([torch.ones_like(row) for row in ids], True, 0, side)
+    return columns
+
+
+def lay_out(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Completion], pad_token_id: int, device: torch.device
+) -> Rollouts:
+    """Tensors of ``completions``, ``prompts`` (one a completion) and what was recorded of each."""
     token_ids = [completion.token_ids for completion in completions]
-    completion_ids = [torch.tensor(ids, device=device) for ids in token_ids]
     latents = [completion.latents for completion in completions if completion.latents is not None]
     return Rollouts(
-        prompt_ids=pad_sequence(prompt_ids, True, pad_token_id, "left"),
-        prompt_mask=pad_sequence([torch.ones_like(ids) for ids in prompt_ids], True, 0, "left"),
-        completion_ids=pad_sequence(completion_ids, True, pad_token_id),
-        completion_mask=pad_sequence([torch.ones_like(ids) for ids in completion_ids], True),
+        **padded(prompts, token_ids, pad_token_id, device),
         log_probs=pad_sequence([completion.logprobs.float() for completion in completions], True),
         latents=on_host(latents) if latents else None,
         token_ids=token_ids,
-        truncated=[completion.finish_reason == "length" for completion in completions],
+        truncated=[completion.truncated for completion in completions],
     )
 
 
@@ -101,3 +131,11 @@ def on_host(latents: Sequence[Tensor]) -> Tensor:
 
 def mebibytes(tensor: Tensor) -> float:
     return tensor.numel() * tensor.element_size() / 2**20
+
+
+def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
+    """Some rows of a batch; what is one number for all of it stays."""
+    return {
+        name: values[rows.to(values.device) if isinstance(rows, Tensor) else rows] if values.dim() else values
+        for name, values in batch.items()
+    }

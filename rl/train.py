@@ -9,7 +9,7 @@ from statistics import fmean
 
 from datasets import Dataset
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.grpo_config import GRPOConfig
 
 from fbt_rl.artifacts import StageContext
@@ -21,6 +21,7 @@ from fbt_rl.tokenization import load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.rows import ShuffledRows
+from rl.dynamic import Problem
 from rl.rewards import StageRewards
 from rl.trainer import RolloutTrainer
 
@@ -55,7 +56,7 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
         shuffle_dataset=False,  # the data come in the order of the run
         disable_dropout=True,  # the policy that is scored has to be the one that sampled
     )
-    rewards = StageRewards(stage.rewards, stage.length, stage.group_size)
+    rewards = StageRewards(stage.rewards, stage.length, stage.group_size, stage.reward_bound)
     tokenizer = load_tokenizer(context.source)
     model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
     if stage.mode != "standard" and not is_fbt(model):
@@ -63,13 +64,18 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
             f"stages.{context.name}.mode is {stage.mode!r}, but the model in {context.source} has no latent feedback; "
             "only mode 'standard' can train it"
         )
+    window = model.config.get_text_config().max_position_embeddings
+    prompts, spare = _prompts(stage, context, tokenizer, window)
     trainer = RolloutTrainer(
         stage=stage,
         context=context,
         rewards=rewards,
+        spare=spare,
+        heldout=_heldout(stage, context, tokenizer, window),
+        reference=_reference(stage, context),
         model=model,
         args=arguments,
-        train_dataset=_prompts(stage, context, tokenizer, model.config.get_text_config().max_position_embeddings),
+        train_dataset=prompts,
         processing_class=tokenizer,
         peft_config=adapter_config(stage.lora, model) if stage.lora else None,
     )
@@ -86,16 +92,30 @@ def _freeze_feedback(model: nn.Module) -> None:
             parameter.requires_grad_(False)
 
 
-def _prompts(stage: RLStage, context: StageContext, tokenizer: PreTrainedTokenizerBase, window: int) -> Dataset:
-    """The problems of the whole run in order, one row a prompt of a step, with ``prompt_ids``.
+def _reference(stage: RLStage, context: StageContext) -> PreTrainedModel | None:
+    """A frozen copy of the model that RL starts from, where the KL term needs one."""
+    if not stage.kl_weight or stage.lora is not None:  # without its adapters the policy is its own reference
+        return None
+    assert context.source is not None
+    dtype = "bfloat16" if context.config.deepspeed.precision == "bf16" else "float32"
+    model = load_model(context.source, dtype, attn_implementation=context.config.model.attn_implementation)
+    return model.requires_grad_(False)
 
-    Prompts that leave no room for ``max_new_tokens`` in the model's ``window`` are passed over.
+
+def _prompts(
+    stage: RLStage, context: StageContext, tokenizer: PreTrainedTokenizerBase, window: int
+) -> tuple[Dataset, Dataset]:
+    """The problems of the whole run in order, one row a prompt of a step, with ``prompt_ids``; and spare ones.
+
+    The spare ones are those that degenerate groups may give way to, one for every attempt of each row. Prompts
+    that leave no room for ``max_new_tokens`` in the model's ``window`` are passed over.
     """
     seed = stage_seed(context)
     problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
     texts = problems["prompt"][:]
     batches = -(-stage.steps // stage.updates_per_batch)
-    wanted = batches * stage.prompts_per_step
+    rows = batches * stage.prompts_per_step
+    wanted = rows * (1 + stage.max_resamples)
     encoded: dict[int, list[int]] = {}
     too_long: set[int] = set()
     order: list[int] = []
@@ -110,17 +130,39 @@ def _prompts(stage: RLStage, context: StageContext, tokenizer: PreTrainedTokeniz
             order.append(row)
         if len(order) == wanted or len(too_long) == len(problems):
             break
-    if not order:
+    _tell_of_long_prompts(stage, context, "prompts", window, len(encoded), len(too_long))
+
+    def chosen(order: list[int]) -> Dataset:
+        return problems.select(order).add_column("prompt_ids", [encoded[row] for row in order])  # type: ignore[call-arg]
+
+    return chosen(order[:rows]), chosen(order[rows:])
+
+
+def _heldout(stage: RLStage, context: StageContext, tokenizer: PreTrainedTokenizerBase, window: int) -> list[Problem]:
+    """What the accuracy guard has answered, with ``prompt_ids``; prompts that do not fit are passed over."""
+    if stage.guard is None:
+        return []
+    problems: list[Problem] = load_problems(stage.guard.data, stage_seed(context), needs=("prompt", "answer")).to_list()
+    encoded = [problem | {"prompt_ids": encode_prompt(tokenizer, problem["prompt"])} for problem in problems]
+    fitting = [problem for problem in encoded if len(problem["prompt_ids"]) + stage.max_new_tokens <= window]
+    _tell_of_long_prompts(stage, context, "prompts of guard.data", window, len(fitting), len(encoded) - len(fitting))
+    return fitting
+
+
+def _tell_of_long_prompts(
+    stage: RLStage, context: StageContext, what: str, window: int, fitting: int, too_long: int
+) -> None:
+    """Raises ConfigError if no prompt is fitting."""
+    if not fitting:
         raise ConfigError(
-            f"stages.{context.name}: every prompt with max_new_tokens {stage.max_new_tokens} is longer than the "
+            f"stages.{context.name}: all {what} with max_new_tokens {stage.max_new_tokens} are longer than the "
             f"model's context of {window} tokens; lower max_new_tokens or give shorter problems"
         )
     if too_long:
         logger.warning(
-            "stage %s: %d of %d prompts are passed over: with max_new_tokens %d they exceed the context of %d tokens",
-            *(context.name, len(too_long), len(too_long) + len(encoded), stage.max_new_tokens, window),
+            "stage %s: %d of %d %s are passed over: with max_new_tokens %d they exceed the context of %d tokens",
+            *(context.name, too_long, too_long + fitting, what, stage.max_new_tokens, window),
         )
-    return problems.select(order).add_column("prompt_ids", [encoded[row] for row in order])  # type: ignore[call-arg]
 
 
 def _result(trainer: RolloutTrainer) -> dict[str, float]:

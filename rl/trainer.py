@@ -12,8 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,24 +20,31 @@ from accelerate.utils import gather_object
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
-from trl.models.utils import unwrap_model_for_generation
+from trl.models.utils import prepare_deepspeed
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
 
 from fbt_rl.config import ReplayScorer, RLStage, ScorerConfig, SequentialScorer
 from fbt_rl.training.arguments import stage_seed
 from fbt_rl.training.trainer import StageTrainer
 from rl.advantage import group_advantages, importance_weights
-from rl.monitor import Outcomes, mismatch_metrics, mismatch_sums, swapped_latents
-from rl.record import append_rollouts, truncate_rollouts
+from rl.collector import Collector, each_of
+from rl.dynamic import Groups, Problem, degenerate
+from rl.guard import AccuracyGuard
+from rl.limits import LimitWatch
+from rl.monitor import Outcomes, gradient_cosines, mismatch_metrics, mismatch_sums, payload_sums
+from rl.probe import ProbeRow, jacobi_states, probe_rows
+from rl.record import append_rollouts, rollout_rows, truncate_rollouts
 from rl.rewards import StageRewards
-from rl.rollout import Rollouts, mebibytes, sample_rollouts, sampling_seed
+from rl.rollout import Batch, lay_out, mebibytes, padded, rows_of
 from rl.scoring import Scorer
+from rl.terms import token_mean
+from rl.weights import feedback_norms, whole_weights
 
 logger = logging.getLogger(__name__)
 
-Batch = dict[str, Tensor]
-_PROBE_EVERY, _PROBE_ROWS = 10, 32  # payload dependence: how often (batches), on how many rows of a rank
-_NOT_FOR_REWARDS = ("prompt", "prompt_ids", "completion")  # columns; the last is a worked solution
+_PROBE_ROWS, _GRADIENT_ROWS = 32, 8  # of a rank: for payload dependence, for gradient cosines
+_MEANS_OVER_ROWS = ("grpo", "dr_grpo")  # loss types
 
 
 class RolloutTrainer(StageTrainer, GRPOTrainer):
@@ -46,9 +52,40 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
 
     stage: RLStage
 
-    def __init__(self, *, rewards: StageRewards, **arguments: Any):
+    def __init__(
+        self,
+        *,
+        rewards: StageRewards,
+        spare: Sequence[Problem] = (),
+        heldout: Sequence[Problem] = (),
+        reference: PreTrainedModel | None = None,
+        **arguments: Any,
+    ):
+        """``spare``, ``heldout``: see :class:`Collector`; ``reference``: what RL starts from, frozen, for the KL."""
         super().__init__(reward_funcs=[rewards], **arguments)
-        self._rewards = rewards
+        stage = self.stage
+        self.beta = stage.kl_weight  # not by TRL's arguments: it would load a reference of its own
+        self._collector = Collector(
+            stage,
+            self._tokenizer,
+            rewards,
+            spare,
+            heldout,
+            eos_token_ids=tuple(self.eos_token_ids),
+            seed=stage_seed(self.context),
+            rank=self.accelerator.process_index,
+            ranks=self.accelerator.num_processes,
+        )
+        self._reference: Any = reference
+        if reference is not None:
+            add_fused_lm_head(reference, temperature=stage.temperature, outputs=("log_probs", "entropy"))
+            if self._dist.is_zero3:  # then it is partitioned, as the policy is
+                self._reference = prepare_deepspeed(reference, self.accelerator)
+            else:
+                reference.to(self._policy.device)  # type: ignore[arg-type]
+        self._guard = AccuracyGuard(stage.guard, stage.length.weight) if stage.guard and stage.length else None
+        self._probe: list[ProbeRow] | None = None  # of this rank
+        self._limits = LimitWatch(stage.limits, self.context.name, quiet=not self.is_world_process_zero())
         self._micro_batches = self.args.gradient_accumulation_steps  # of one batch of rollouts
         self._row: dict[str, float] = {}  # metrics of the batch in use
         self._mismatch: list[Tensor] = []  # of its micro-batches so far
@@ -66,21 +103,27 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         """Sample, judge and lay out a batch. ``inputs``: this rank's problems, each repeated G times in a row."""
         if self._clock is None:
             self._clock = time.perf_counter()
-        first_row = self.accelerator.process_index * len(inputs)
-        rollouts = self._sample([row["prompt_ids"] for row in inputs[:: self.stage.group_size]], first_row)
-        texts = self._tokenizer.batch_decode(rollouts.token_ids, skip_special_tokens=True)
-        prompts = [row["prompt"] for row in inputs]
-        columns = {name: [row[name] for row in inputs] for name in inputs[0] if name not in _NOT_FOR_REWARDS}
-        rewards, correct = self._rewards(prompts, texts, rollouts.token_ids, rollouts.truncated, **columns)
-
-        lengths = [len(ids) for ids in rollouts.token_ids]
-        table = torch.tensor([rewards, correct, lengths, rollouts.truncated], dtype=torch.float64)
+        stage, group = self.stage, self.stage.group_size
+        guarded = self._guard_accuracy()
+        with whole_weights(self.model_wrapped, self.accelerator):
+            groups = self._collector.groups(self._policy, inputs[::group], self._batch_index())
+        rollouts = lay_out(
+            [problem["prompt_ids"] for problem in each_of(groups.problems, group)],
+            groups.completions,
+            self._tokenizer.pad_token_id,  # type: ignore[arg-type]
+            self._policy.device,
+        )
         # Ranks come in order, so groups stay whole.
-        everyone = Outcomes(*self._of_all_ranks(table.T.contiguous().to(rollouts.log_probs.device)).unbind(1))
-        advantages = group_advantages(everyone.rewards, self.stage.group_size, self.stage.advantage_scale)
-        advantages = advantages[first_row : first_row + len(inputs)]
-        judged = ~everyone.rewards.isnan()
-        self._row = everyone.metrics() | self._weight_norms()
+        table = torch.tensor(groups.table(), dtype=torch.float64, device=self._policy.device)
+        everyone = Outcomes(*self._of_all_ranks(table).unbind(1))
+        mine = slice(first := self.accelerator.process_index * len(table), first + len(table))
+        flags = degenerate(everyone.correct.tolist(), group)
+        flat = torch.tensor(flags, device=everyone.rewards.device).repeat_interleave(group)
+        kept = ~flat if stage.degenerate_groups == "drop" else torch.ones_like(flat)
+        counted = kept & ~everyone.rewards.isnan()
+        rewards = everyone.rewards.masked_fill(~counted, torch.nan)
+        advantages = group_advantages(rewards, group, stage.advantage_scale)[mine]
+        self._row = everyone.metrics(flat) | guarded | feedback_norms(self._policy, self._dist)
 
         batch: Batch = {
             "prompt_ids": rollouts.prompt_ids,
@@ -88,15 +131,25 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
             "completion_ids": rollouts.completion_ids,
             "completion_mask": rollouts.completion_mask,
             "advantages": advantages.float(),
-            "num_items_in_batch": everyone.lengths[judged].sum(),
+            "num_items_in_batch": everyone.lengths[counted].sum(),
             # TRL's name for the tokens that count in the loss: none of a completion that could not be judged.
-            "tool_mask": rollouts.completion_mask * judged[first_row : first_row + len(inputs), None],
+            "tool_mask": rollouts.completion_mask * counted[mine, None],
             "rollout_log_probs": rollouts.log_probs,
             "policy_step": torch.tensor(self.state.global_step),  # whose weights sampled them
+            # Of the rows; losses that average over rows are divided by it, so that dropped ones do not count.
+            "kept_share": kept.double().mean().float(),
         }
+        if stage.standard_weight:
+            correct = counted & (everyone.correct == 1)
+            batch["standard_mask"] = rollouts.completion_mask * correct[mine, None]
+            batch["standard_tokens"] = everyone.lengths[correct].sum()
         if rollouts.latents is not None:
             batch["latents"] = rollouts.latents
-        if self.stage.updates_per_batch > 1:
+        if stage.mode != "standard" and self._batch_index() % stage.probe_every == 0:
+            self._row |= self._payload_dependence(batch) | self._gradient_cosines(batch)
+        if stage.kl_weight:
+            batch["ref_per_token_logps"] = self._in_parts(batch, self._reference_log_probs)
+        if stage.updates_per_batch > 1:
             self._add_proximal_policy(batch)
         if "latents" in batch:
             logger.info(
@@ -104,10 +157,8 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
                 *(self.context.name, self.state.global_step + 1, *batch["latents"].shape[:2]),
                 mebibytes(batch["latents"]),
             )
-        if self.stage.mode != "standard" and self._batch_index() % _PROBE_EVERY == 0:
-            self._row |= self._payload_dependence(batch)
-        if self._batch_index() % self.stage.save_rollouts_every == 0:
-            self._save_rollouts(inputs, rollouts, texts, rewards, correct, advantages)
+        if self._batch_index() % stage.save_rollouts_every == 0:
+            self._save_rollouts(groups, advantages)
         return batch
 
     def _add_proximal_policy(self, batch: Batch) -> None:
@@ -116,13 +167,9 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         Log-probs by the code path of the loss, the advantages (B, N) times their importance weight, and the
         states where the rollouts kept none: later on they could not be had any more.
         """
-        size = self.args.per_device_train_batch_size
-        parts = [_rows(batch, slice(start, start + size)) for start in range(0, len(batch["prompt_ids"]), size)]
         if self._recomputes_latents:
-            states = [self._recomputed_latents(part).cpu() for part in parts]
-            batch["latents"] = torch.cat(states)
-            parts = [part | {"latents": latents} for part, latents in zip(parts, states, strict=True)]
-        batch["old_per_token_logps"] = torch.cat([self._log_probs(part, self.stage.scorer) for part in parts])
+            batch["latents"] = self._in_parts(batch, lambda part: self._recomputed_latents(part).cpu())
+        batch["old_per_token_logps"] = self._in_parts(batch, lambda part: self._log_probs(part, self.stage.scorer))
         cap = self.stage.importance_cap
         if cap is None:
             return
@@ -134,35 +181,20 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         total, capped, count = self._of_all_ranks(sums[None]).sum(0).tolist()
         self._row |= {"importance_mean": total / max(count, 1), "importance_capped": capped / max(count, 1)}
 
-    def _sample(self, prompts: list[list[int]], first_row: int) -> Rollouts:
-        with self._whole_weights():
-            return sample_rollouts(
-                self._policy,
-                prompts,
-                self.stage,
-                eos_token_ids=self.eos_token_ids,
-                pad_token_id=self._tokenizer.pad_token_id,  # type: ignore[arg-type]
-                seed=sampling_seed(stage_seed(self.context), self._batch_index()),
-                first_row=first_row,
-            )
-
-    @contextmanager
-    def _whole_weights(self) -> Iterator[None]:
-        """Under ZeRO-3: weights gathered once, no hook that talks to other ranks (some decode longer than others)."""
-        if not self._dist.is_zero3:
-            yield
-            return
-        engine: Any = self.model_wrapped
-        with unwrap_model_for_generation(engine, self.accelerator):
-            hooks = (
-                engine.module._forward_pre_hooks
-            )  # DeepSpeed compares the order of modules over ranks; TRL leaves that one
-            removed = dict(hooks)
-            hooks.clear()
-            try:
-                yield
-            finally:
-                hooks.update(removed)
+    def _guard_accuracy(self) -> dict[str, float]:
+        """Measure held-out accuracy where that is due, and set the length weight w by it."""
+        guard = self._guard
+        if guard is None:
+            return {}
+        metrics = {}
+        if guard.is_due(self.state.global_step):
+            with whole_weights(self.model_wrapped, self.accelerator):
+                counts = self._collector.heldout_counts(self._policy, guard.config.batch_size)
+            right, judged = self._of_all_ranks(torch.tensor([counts], device=self._policy.device)).sum(0).tolist()
+            metrics["heldout_accuracy"] = right / judged if judged else math.nan
+            guard.update(metrics["heldout_accuracy"])
+        self._collector.rewards.length_weight = guard.weight
+        return metrics | {"length_weight": guard.weight}
 
     def _batch_index(self) -> int:
         return self.state.global_step // self.stage.updates_per_batch
@@ -171,32 +203,9 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         gathered: Any = self.accelerator.gather(values)
         return gathered
 
-    def _save_rollouts(
-        self,
-        problems: list[dict[str, Any]],
-        rollouts: Rollouts,
-        texts: list[str],
-        rewards: list[float],
-        correct: list[float],
-        advantages: Tensor,
-    ) -> None:
-        rows = [
-            {
-                "step": self.state.global_step + 1,
-                "problem_id": problem["problem_id"],
-                "sample": index % self.stage.group_size,
-                "mode": self.stage.mode,
-                "prompt": problem["prompt"],
-                "completion": texts[index],
-                "answer": problem["answer"],
-                "correct": None if math.isnan(correct[index]) else bool(correct[index]),
-                "reward": None if math.isnan(rewards[index]) else rewards[index],
-                "advantage": advantages[index].item(),
-                "num_tokens": len(rollouts.token_ids[index]),
-                "finish_reason": "length" if rollouts.truncated[index] else "stop",
-            }
-            for index, problem in enumerate(problems)
-        ]
+    def _save_rollouts(self, groups: Groups, advantages: Tensor) -> None:
+        texts = self._collector.texts(groups.completions)
+        rows = rollout_rows(self.state.global_step + 1, self.stage.mode, groups, texts, advantages.tolist())
         everyone = gather_object(rows)
         if self.is_world_process_zero():
             append_rollouts(self.context.folder.rollouts_path, everyone)
@@ -204,11 +213,19 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
     # --- the loss --------------------------------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: Batch) -> Tensor:
-        """TRL's loss of one micro-batch, its log-probs computed by the stage's scorer."""
-        if self._recomputes_latents and "latents" not in inputs:
-            inputs = inputs | {"latents": self._recomputed_latents(inputs)}
-        scorer = self._scorer(model, inputs, self.stage.scorer, self._policy_step())
-        loss = super()._compute_loss(scorer, inputs)
+        """TRL's loss of one micro-batch, its log-probs computed by the stage's scorer, and the optional terms."""
+        inputs = self._with_latents(inputs)
+        scorer = self._scorer(model, inputs, self.stage.scorer)
+        outputs: list[Any] = []
+
+        def scored(**arguments: Any) -> Any:
+            outputs.append(scorer(**arguments))
+            return outputs[-1]
+
+        loss = super()._compute_loss(scored, inputs)
+        if self.stage.loss_type in _MEANS_OVER_ROWS:
+            loss = loss / inputs["kept_share"].clamp(min=torch.finfo(loss.dtype).eps)
+        loss = loss + self._optional_terms(model, inputs, outputs[0].entropy)
         if self._step % (self._micro_batches * self.num_iterations) < self._micro_batches:
             # No update on this batch yet, so the weights are those that sampled it.
             mask, latents = inputs["completion_mask"], inputs.get("latents")
@@ -220,73 +237,141 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
                 self.watch("log-probs of the rollouts", parts)
                 self._row |= mismatch_metrics(parts)
                 self._mismatch.clear()
+                self._limits.check(self._row, self.state.global_step + 1)
         return loss
 
-    def _scorer(self, model: Any, batch: Batch, scorer: ScorerConfig, policy_step: int) -> Scorer:
+    def _optional_terms(self, model: Any, inputs: Batch, entropy: Tensor) -> Tensor:
+        """Entropy bonus, and the next-token loss of a plain pass over correct rollouts (at the sampling temperature).
+
+        The KL term is TRL's, of the ``ref_per_token_logps`` in the batch.
+        """
+        stage, ranks, columns = self.stage, self.accelerator.num_processes, inputs["completion_ids"].shape[1]
+        terms = entropy.new_zeros(())
+        if stage.entropy_bonus:
+            mask = inputs["completion_mask"] * inputs["tool_mask"]
+            mean = token_mean(entropy[:, -columns:], mask, inputs["num_items_in_batch"], ranks)
+            terms = terms - stage.entropy_bonus * mean
+        if stage.standard_weight:
+            # Also without a correct row here: every rank runs the same passes under ZeRO-3.
+            log_probs = self._per_token_log_probs(model, inputs)
+            loss = token_mean(-log_probs, inputs["standard_mask"], inputs["standard_tokens"], ranks)
+            terms = terms + stage.standard_weight * loss
+            # The log averages over micro-batches what adds up over them.
+            whole: Any = self.accelerator.reduce(loss.detach(), "mean")
+            self._metrics["train"]["standard_loss"].append(whole.item() * self._micro_batches)
+        return terms
+
+    def _scorer(
+        self, model: Any, batch: Batch, scorer: ScorerConfig, *, policy_step: int | None = None, body: Any = None
+    ) -> Scorer:
+        """``policy_step``: of the weights that sampled ``batch``; default: those of the batch in use."""
+        step = self._batch_index() * self.stage.updates_per_batch if policy_step is None else policy_step
+        body = self._policy.base_model if body is None else body
         # Updates after the first one of a batch find the recorded states stale.
         anchored = self.stage.updates_per_batch == 1
-        body = self._policy.base_model
-        return Scorer(model, body, self.stage.mode, scorer, batch, policy_step=policy_step, anchored=anchored)
-
-    def _policy_step(self) -> int:
-        """The step whose weights sampled the batch in use."""
-        return self._batch_index() * self.stage.updates_per_batch
+        return Scorer(model, body, self.stage.mode, scorer, batch, policy_step=step, anchored=anchored)
 
     @property
     def _recomputes_latents(self) -> bool:
         return self.stage.mode != "standard" and self.stage.latents == "recompute"
 
+    def _with_latents(self, batch: Batch) -> Batch:
+        """``batch``, with the states it was sampled under where the rollouts kept none."""
+        if not self._recomputes_latents or "latents" in batch:
+            return batch
+        return batch | {"latents": self._recomputed_latents(batch)}
+
+    @torch.no_grad()
     def _recomputed_latents(self, batch: Batch) -> Tensor:
         """The states (B, N, D) that rollouts of the present weights were decoded under, by exact passes.
 
         Raises ValueError for rollouts of other weights.
         """
-        scorer = self._scorer(self.model, batch, SequentialScorer(), self.state.global_step)
-        self._score(scorer, batch)
+        scorer = self._scorer(self.model, batch, SequentialScorer(), policy_step=self.state.global_step)
+        self._per_token_log_probs(scorer, batch)
         assert scorer.states is not None
         return scorer.states
 
+    @torch.no_grad()
     def _log_probs(self, batch: Batch, scorer: ScorerConfig) -> Tensor:
         """Log-probs (B, N) of completions at the current weights, by the code path of the loss."""
-        return self._score(self._scorer(self.model, batch, scorer, self._policy_step()), batch)
+        return self._per_token_log_probs(self._scorer(self.model, batch, scorer), batch)
 
     @torch.no_grad()
-    def _score(self, scorer: Scorer, batch: Batch) -> Tensor:
+    def _reference_log_probs(self, batch: Batch) -> Tensor:
+        """Log-probs (B, N) of completions under the model that RL starts from, for the KL term.
+
+        It reads the states that the **policy** recorded, as replay with n = 0 does: in the decision process
+        of METHOD 2.1 the state is the tokens and the carried h, and the KL is that of two policies in the
+        same state. (In fused mode the states carried into the prompt are its own.) With adapters it is the
+        model without them, else a frozen copy.
+        """
+        batch = self._with_latents(batch)
+        if isinstance(self.model, PeftModel):
+            with self.model.disable_adapter():
+                return self._log_probs(batch, ReplayScorer(passes=0))
+        body = getattr(self._reference, "module", self._reference).base_model
+        scorer = self._scorer(self._reference, batch, ReplayScorer(passes=0), body=body)
+        return self._per_token_log_probs(scorer, batch)
+
+    def _per_token_log_probs(self, model: Any, batch: Batch) -> Tensor:
         return self._get_per_token_logps_and_entropies(
-            scorer,
+            model,
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
             torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
             batch["completion_ids"].shape[1],
         )[0]
 
+    def _in_parts(self, batch: Batch, function: Callable[[Batch], Tensor]) -> Tensor:
+        """``function`` of the batch, (B, ...), a micro-batch at a time."""
+        size = self.args.per_device_train_batch_size
+        starts = range(0, len(batch["completion_ids"]), size)
+        return torch.cat([function(rows_of(batch, slice(start, start + size))) for start in starts])
+
     # --- what is watched -------------------------------------------------------------------------
 
     def _payload_dependence(self, batch: Batch) -> dict[str, float]:
-        """Mean log-prob that a token loses when the carried states are zeroed, or another rollout's."""
-        batch = _rows(batch, slice(0, _PROBE_ROWS))
-        latents, mask = batch.get("latents"), batch["completion_mask"]
-        if latents is None:
-            latents = self._recomputed_latents(batch)
-        swapped = swapped_latents(latents, mask.sum(1).to(latents.device))
-        changed = {"payload_zeroed": torch.zeros_like(latents), "payload_swapped": swapped}
-        # The first token's distribution comes before the first carried state.
-        mask = mask[:, 1:]
-        losses = []
-        for states in changed.values():
-            loss = batch["rollout_log_probs"] - self._log_probs(batch | {"latents": states}, ReplayScorer(passes=0))
-            losses.append((loss[:, 1:] * mask).sum())
-        totals = self._of_all_ranks(torch.stack([*losses, mask.sum()]).double()[None]).sum(0).tolist()
-        return {name: total / max(totals[-1], 1.0) for name, total in zip(changed, totals, strict=False)}
+        """Mean log-prob that a token of the fixed probe loses when its states are zeroed, or another rollout's.
 
-    def _weight_norms(self) -> dict[str, float]:
-        """Frobenius norms of the feedback's matrices that are trained: W_U is ``value``, W_G ``gate``."""
-        matrices = {
-            name.split(".")[-2].removesuffix("_proj"): parameter
-            for name, parameter in self._policy.named_parameters()
-            if "feedback" in name and parameter.requires_grad
-        }
-        with self._dist.gather_params(list(matrices.values())):
-            return {f"norm_{name}": matrix.detach().norm().item() for name, matrix in matrices.items()}
+        The probe is the first of the batches that this is called with, and kept.
+        """
+        if self._probe is None:
+            self._probe = probe_rows(batch, _PROBE_ROWS)
+        device = self._policy.device
+        probe = padded(*zip(*self._probe, strict=True), self._tokenizer.pad_token_id, device)  # type: ignore[arg-type]
+        probe["policy_step"] = torch.tensor(self.state.global_step)  # states are made with the weights of the day
+        states = jacobi_states(self._policy.base_model, self.stage.mode, probe)
+        sums = payload_sums(
+            lambda latents: self._log_probs(probe | {"latents": latents}, ReplayScorer(passes=0)),
+            states,
+            probe["completion_mask"],
+        )
+        zeroed, swapped, tokens = self._of_all_ranks(sums[None]).sum(0).tolist()
+        return {"payload_zeroed": zeroed / max(tokens, 1.0), "payload_swapped": swapped / max(tokens, 1.0)}
+
+    def _gradient_cosines(self, batch: Batch) -> dict[str, float]:
+        """Of the policy gradient on a few rows, scored with n = 0, 1 and 2; the mean over ranks.
+
+        A rank's own affair, on the bare module: nothing is accumulated, reduced or stepped. Under ZeRO-3 a
+        rank does not hold the weights, and this is left out.
+        """
+        if self._dist.is_zero3:
+            return {}
+        rows = batch["advantages"].abs().topk(min(_GRADIENT_ROWS, len(batch["advantages"]))).indices
+        batch = self._with_latents(rows_of(batch, rows))
+        weights = batch["advantages"][:, None] * batch["completion_mask"] * batch["tool_mask"]
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        gradients = []
+        for passes in range(3):
+            with torch.enable_grad():
+                log_probs = self._per_token_log_probs(
+                    self._scorer(self.model, batch, ReplayScorer(passes=passes)), batch
+                )
+                parts = torch.autograd.grad((log_probs * weights).sum(), parameters, materialize_grads=True)
+            gradients.append(torch.cat([part.flatten().float() for part in parts]))
+        cosines = gradient_cosines(gradients)
+        table = torch.tensor([[*cosines.values()]], device=batch["advantages"].device)
+        return dict(zip(cosines, self._of_all_ranks(table).nanmean(0).tolist(), strict=True))
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         if "loss" in logs and self._clock is not None:
@@ -299,14 +384,16 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
     # --- resuming --------------------------------------------------------------------------------
 
     def extra_state(self) -> dict[str, Any]:
-        return {"micro_step": self._step}  # TRL goes by it to decide when to sample, and does not keep it
+        return {
+            "micro_step": self._step,  # TRL goes by it to decide when to sample, and does not keep it
+            "guard": self._guard and self._guard.state(),
+            "probe": gather_object([self._probe]),  # one entry a rank
+        }
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         self._step = state["micro_step"]
+        if self._guard is not None:
+            self._guard.load_state(state["guard"])
+        self._probe = state["probe"][self.accelerator.process_index]
         if self.is_world_process_zero():
             truncate_rollouts(self.context.folder.rollouts_path, self.state.global_step)
-
-
-def _rows(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch; what is one number for all of it stays."""
-    return {name: values[rows] if values.dim() else values for name, values in batch.items()}

@@ -49,8 +49,26 @@ def every_third_undecided(prompts, completions, completion_ids, **columns):
     return [None if row % 3 == 0 else float(len(ids) % 2) for row, ids in enumerate(completion_ids)]
 
 
-def not_a_number(prompts, completions, completion_ids, **columns):
-    return [math.nan] * len(completions)
+def always(prompts, completions, completion_ids, *, value, **columns):
+    return [{"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.get(value, value)] * len(completions)
+
+
+def odd_but_one(prompts, completions, completion_ids, *, row, value, **columns):
+    """As odd_length, but for ``row`` of the batch."""
+    return [value if index == row else float(len(ids) % 2) for index, ids in enumerate(completion_ids)]
+
+
+def mixed(prompts, completions, completion_ids, **columns):
+    """As settled_by_prompt, with some that cannot be judged: all by the completion alone, whatever rank it is on."""
+    scores = settled_by_prompt(prompts, completions, completion_ids)
+    return [None if len(ids) == 3 else score for ids, score in zip(completion_ids, scores, strict=True)]
+
+
+def settled_by_prompt(prompts, completions, completion_ids, **columns):
+    """Prompts that begin with an odd digit are always answered rightly."""
+    return [
+        1.0 if int(prompt[0]) % 2 else float(len(ids) % 2) for prompt, ids in zip(prompts, completion_ids, strict=True)
+    ]
 
 
 def save_source(folder: Path, **shape: Any) -> Path:

@@ -13,6 +13,8 @@ HEAVY = {"torch", "transformers", "trl", "peft", "accelerate", "deepspeed", "ray
 FLOORS = {
     "fbt_rl": 0,  # the package itself: a version and nothing else
     "fbt_rl.config": 0,
+    "fbt_rl.config_base": 0,
+    "fbt_rl.config_rl": 0,
     "fbt_rl.config_file": 0,
     "fbt_rl.artifacts": 0,
     "fbt_rl.data_files": 0,

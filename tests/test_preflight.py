@@ -54,6 +54,19 @@ def test_data(tmp_path, rows, fault):
         check(helpers.make_config(stages__tuned__data={**TABLE, "paths": [str(path)]}), tmp_path)
 
 
+def test_data_of_the_guard(tmp_path):
+    guard = {"data": {**TABLE, "paths": [str(tmp_path / "heldout.jsonl")]}}
+    with pytest.raises(PreflightError, match=r"stages.rl.guard.data: no data file .*heldout.jsonl"):
+        check(helpers.make_config(stages__rl=rl(guard=guard)), tmp_path)
+
+
+def test_trackers_that_are_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr("fbt_rl.preflight.find_spec", lambda name: name == "mlflow" or None)
+    with pytest.raises(PreflightError, match=r"trackers: wandb, trackio cannot be imported: pip install wandb trackio"):
+        check(helpers.make_config(trackers=["wandb", "mlflow", "trackio"]), tmp_path)
+    check(helpers.make_config(trackers=["mlflow"]), tmp_path)
+
+
 def test_rewards(tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("1 +")

@@ -69,13 +69,21 @@ def test_scores_verdicts_and_none_are_told_apart(file):
     assert [verdict.correct for verdict in reward.verdicts(["p"] * 5, ["c"] * 5)] == [True, False, None, True, None]
 
 
+def test_what_is_not_finite_was_not_judged(file):
+    given = [math.nan, -math.inf, Verdict(True, math.inf, "x"), 1e300]
+    verdicts = load_reward(f"{file}:odd", {"result": given}).verdicts(["p"] * 4, ["c"] * 4)
+    assert [(verdict.correct, verdict.score, verdict.error) for verdict in verdicts] == [
+        *[(None, None, "not_finite")] * 3,
+        (True, 1e300, None),  # finite: whether it is too large is for the caller to say
+    ]
+    assert verdicts[2].extracted == "x"
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
         ([1.0], "returned 1 results for 2 completions"),
         (1.0, "returned float for 2 completions"),
-        ([1.0, math.nan], "gave nan for completion 1"),
-        ([math.inf, 1.0], "gave inf for completion 0"),
         (["1", 1.0], "gave '1' for completion 0"),
     ],
 )

@@ -13,7 +13,7 @@ from reward.base import RewardError
 from reward.length import relative
 from rl import record, rollout
 from rl.advantage import group_advantages, importance_weights
-from rl.monitor import Outcomes, mismatch_metrics, mismatch_sums, swapped_latents
+from rl.monitor import Outcomes, gradient_cosines, mismatch_metrics, mismatch_sums, payload_sums, swapped_latents
 from rl.rewards import StageRewards
 from rl.rollout import sample_rollouts, sampling_seed
 
@@ -26,6 +26,10 @@ def odd(prompts, completions, completion_ids, **columns):
 
 def answered(prompts, completions, completion_ids, *, answer, **columns):
     return [None if gold == "?" else float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def strange(prompts, completions, completion_ids, *, value, **columns):
+    return value
 
 
 def half(prompts, completions, completion_ids, **columns):
@@ -92,18 +96,20 @@ def test_total_is_weighted_and_correctness_shaped_by_length():
     rewards = StageRewards(configs, LengthConfig(weight=0.5, sigma_min=1.0), group_size=4)
     ids = [[0], [0, 0, 0], [0, 0], [0, 0, 0, 0, 0]] * 2
     truncated = [False] * 7 + [True]
-    totals, correct = rewards(["p"] * 8, ["c"] * 8, ids, truncated)
-    assert correct == [1, 1, 0, 1, 1, 1, 0, 0]  # the last is cut, so wrong
+    judged = rewards(["p"] * 8, ["c"] * 8, ids, truncated)
+    assert [judgement.correct for judgement in judged] == [1, 1, 0, 1, 1, 1, 0, 0]  # the last is cut, so wrong
     first = relative([True, True, False, True], [1, 3, 2, 5], weight=0.5, sigma_min=1.0)
     second = relative([True, True, False, False], [1, 3, 2, 5], weight=0.5, sigma_min=1.0)
-    assert totals == pytest.approx([2 * value - 0.5 for value in first + second])
+    assert [judgement.reward for judgement in judged] == pytest.approx([2 * value - 0.5 for value in first + second])
 
 
 def test_what_cannot_be_judged_has_no_reward():
     configs = [RewardConfig(use="test_rl_parts:answered"), RewardConfig(use="test_rl_parts:half")]
     rewards = StageRewards(configs, LengthConfig(), group_size=3)
     columns = {"answer": ["a", "?", "b"], "problem_id": ["x"] * 3}
-    totals, correct = rewards(["p"] * 3, ["a", "a", "a"], [[1], [1, 2], [1]], [False] * 3, **columns)
+    judged = rewards(["p"] * 3, ["a", "a", "a"], [[1], [1, 2], [1]], [False] * 3, **columns)
+    totals, correct, not_finite, out_of_bounds = zip(*judged, strict=True)
+    assert not any(not_finite + out_of_bounds)
     assert [correct[0], correct[2]] == [1.0, 0.0]
     assert math.isnan(correct[1])
     assert math.isnan(totals[1])
@@ -114,10 +120,33 @@ def test_what_cannot_be_judged_has_no_reward():
 def test_any_length_reward_can_be_named():
     configs, length = [RewardConfig(use="test_rl_parts:odd")], LengthConfig(use="l1_max", target=2, alpha=0.25)
     ids = [[0], [0, 0, 0], [0, 0], [0, 0, 0, 0]]
-    totals, _ = StageRewards(configs, length, group_size=4)(["p"] * 4, ["c"] * 4, ids, [False] * 4)
-    assert totals == pytest.approx([0.75, 0.25, 0.0, 0.0])
+    judged = StageRewards(configs, length, group_size=4)(["p"] * 4, ["c"] * 4, ids, [False] * 4)
+    assert [judgement.reward for judgement in judged] == pytest.approx([0.75, 0.25, 0.0, 0.0])
     with pytest.raises(RewardError, match="length reward 'dapo': expected 0 < buffer <= max_length, got 9, 4"):
         StageRewards(configs, LengthConfig(use="dapo", max_length=4, buffer=9), group_size=4)
+
+
+def test_numbers_that_cannot_be_meant_are_not_judged():
+    configs = [RewardConfig(use="test_rl_parts:strange"), RewardConfig(use="test_rl_parts:odd", weight=0.5)]
+    rewards = StageRewards(configs, LengthConfig(), group_size=4, bound=10.0)
+    ids = [[1], [1], [1], [1]]
+    judged = rewards(["p"] * 4, ["c"] * 4, ids, [False] * 4, value=[1.0, 1e9, NAN, -math.inf])
+    assert [tuple(map(bool, judgement[2:])) for judgement in judged] == [(0, 0), (0, 1), (1, 0), (1, 0)]
+    assert judged[0].reward == pytest.approx(relative([True], [1], weight=0.5, sigma_min=1.0)[0] + 0.5)
+    assert all(math.isnan(judgement.reward) and math.isnan(judgement.correct) for judgement in judged[1:])
+    configs = [RewardConfig(use="test_rl_parts:odd"), RewardConfig(use="test_rl_parts:strange")]
+    plain = StageRewards(configs, None, group_size=2, bound=10.0)
+    judged = plain(["p"] * 2, ["c"] * 2, ids[:2], [False, True], value=[10.0, -10.1])
+    assert judged[0] == (11.0, 1.0, False, False)  # the bound itself is allowed
+    assert (judged[1].correct, judged[1].out_of_bounds) == (0.0, True)  # truncated is wrong at once
+    assert math.isnan(judged[1].reward)
+
+
+def test_correctness_of_completions_that_are_no_groups():
+    rewards = StageRewards([RewardConfig(use="test_rl_parts:strange")], LengthConfig(), group_size=4, bound=10.0)
+    value = [1.0, 0.0, 1.0, NAN, 11.0]
+    cut = [False, False, True, False, False]
+    assert rewards.correctness(["p"] * 5, ["c"] * 5, [[1]] * 5, cut, value=value) == [True, False, False, None, None]
 
 
 def test_partial_credit_is_not_shaped():
@@ -125,7 +154,8 @@ def test_partial_credit_is_not_shaped():
     with pytest.raises(RewardError, match=r"gave 0.5; shaping by length needs a correctness of 0 or 1.*length to null"):
         rewards(["p"] * 2, ["c"] * 2, [[1]] * 2, [False] * 2)
     plain = StageRewards([RewardConfig(use="test_rl_parts:half")], None, group_size=2)
-    assert plain(["p"] * 2, ["c"] * 2, [[1]] * 2, [False, True]) == ([0.5, 0.0], [0.0, 0.0])
+    judged = plain(["p"] * 2, ["c"] * 2, [[1]] * 2, [False, True])
+    assert [tuple(judgement) for judgement in judged] == [(0.5, 0, False, False), (0, 0, False, False)]
 
 
 # --- what is watched -----------------------------------------------------------------------------
@@ -168,6 +198,10 @@ def test_outcomes_by_hand():
         correct=torch.tensor([1.0, NAN, 0.0, 1.0]),
         lengths=torch.tensor([2.0, 4.0, 6.0, 8.0]),
         truncated=torch.tensor([0.0, 0.0, 1.0, 0.0]),
+        not_finite=torch.tensor([0.0, 1.0, 0.0, 0.0]),
+        out_of_bounds=torch.tensor([0.0, 1.0, 0.0, 0.0]),
+        attempts=torch.tensor([0.0, 0.0, 2.0, 2.0]),
+        first_correct=torch.tensor([1.0, NAN, 0.0, 0.0]),
     )
     expected = {
         "reward": 0.5,
@@ -176,8 +210,30 @@ def test_outcomes_by_hand():
         "length_correct_mean": 5,
         "truncated": 0.25,
         "unjudged": 1,
+        "unjudged_share": 0.25,
+        "not_finite": 1,
+        "out_of_bounds": 1,
+        "degenerate_groups": 3 / 4,  # of groups of two: two that were replaced, and one of the two that are there
+        "resamples": 1,
+        "accuracy_first": 1 / 3,
     }
-    assert outcomes.metrics() == pytest.approx(expected)
+    assert outcomes.metrics(torch.tensor([True, True, False, False])) == pytest.approx(expected)
+
+
+def test_payload_by_hand():
+    latents = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])[..., None]
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    sums = payload_sums(lambda states: states[..., 0] * 10, latents, mask)
+    zeroed = 10 * (2 + 3 + 5)  # the first token of a row, and padding, do not count
+    swapped = 10 * ((2 - 5) + (3 - 5) + (5 - 2))
+    assert sums.tolist() == [zeroed, swapped, 3]
+
+
+def test_gradient_cosines_by_hand():
+    cosines = gradient_cosines([torch.tensor([1.0, 0.0]), torch.tensor([3.0, 4.0]), torch.zeros(2)])
+    assert list(cosines) == ["gradient_cosine_0_1", "gradient_cosine_0_2", "gradient_cosine_1_2"]
+    assert cosines["gradient_cosine_0_1"] == pytest.approx(0.6)
+    assert math.isnan(cosines["gradient_cosine_0_2"])
 
 
 def test_swapped_latents_repeat_the_other_rows_last():
@@ -235,7 +291,8 @@ def test_layout_of_immediate_and_missing_ends(tmp_path, monkeypatch, pad):
 def test_sampling_seeds_differ_by_batch_and_run():
     seeds = {sampling_seed(seed, batch) for seed in range(3) for batch in range(50)}
     assert len(seeds) == 150
-    assert sampling_seed(1, 2) == sampling_seed(1, 2)
+    assert sampling_seed(1, 2) == sampling_seed(1, 2, 0)
+    assert len({sampling_seed(1, 2, attempt) for attempt in range(9)}) == 9
 
 
 # --- rollouts.parquet ----------------------------------------------------------------------------

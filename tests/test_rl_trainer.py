@@ -18,9 +18,8 @@ from fbt_rl.config import RLStage
 from fbt_rl.config_file import ConfigError
 from fbt_rl.model import load_model
 from fbt_rl.training.deepspeed import split_batch
-from reward.base import RewardError
 from rl.record import SCHEMA
-from rl.rollout import sample_rollouts
+from rl.rollout import sample_completions
 from rl.scoring import scoring_inputs
 
 ROW = {
@@ -145,7 +144,8 @@ def test_training_scores_what_was_sampled(source, tmp_path, mode, scorer, checkp
 
 
 def test_too_few_jacobi_passes_are_noticed(source, tmp_path):
-    folder, _ = run_rl(source, tmp_path, steps=1, scorer=JACOBI | {"passes": 2})
+    limits = {"logprob_mismatch_mean": {"stop": None}}
+    folder, _ = run_rl(source, tmp_path, steps=1, scorer=JACOBI | {"passes": 2}, limits=limits)
     (row,) = folder.read_metrics()
     assert row["logprob_mismatch_max"] > 1e-2
     assert row["residual"] > 1e-2
@@ -182,9 +182,9 @@ def test_scoring_in_parts_changes_nothing(source, tmp_path, monkeypatch):
 @pytest.mark.parametrize("reward", ["undecided", "always_one"])
 def test_nothing_to_learn_moves_nothing(source, tmp_path, monkeypatch, reward):
     def untruncated(*args, **kwargs):
-        return dataclasses.replace(sample_rollouts(*args, **kwargs), truncated=[False] * 8)
+        return [dataclasses.replace(row, finish_reason="stop") for row in sample_completions(*args, **kwargs)]
 
-    monkeypatch.setattr("rl.trainer.sample_rollouts", untruncated)
+    monkeypatch.setattr("rl.collector.sample_completions", untruncated)
     folder, result = run_rl(source, tmp_path, rewards=[{"use": f"rl_cases:{reward}"}], length=None)
     rows = folder.read_metrics()
     assert unmoved(source, folder)
@@ -192,11 +192,6 @@ def test_nothing_to_learn_moves_nothing(source, tmp_path, monkeypatch, reward):
     assert [row["unjudged"] for row in rows] == [8 if reward == "undecided" else 0] * 2
     assert [row["reward"] for row in rows] == [None if reward == "undecided" else 1.0] * 2
     assert all(math.isfinite(value) for value in result.values())
-
-
-def test_a_reward_that_is_not_a_number_is_refused(source, tmp_path):
-    with pytest.raises(RewardError, match=r"not_a_number.*nan.*finite"):
-        run_rl(source, tmp_path, rewards=[{"use": "rl_cases:not_a_number"}])
 
 
 # --- adapters, ranks -----------------------------------------------------------------------------
@@ -280,7 +275,7 @@ def test_feedback_modes_need_feedback(tmp_path):
 
 
 def test_prompts_that_do_not_fit(source, tmp_path, caplog):
-    with pytest.raises(ConfigError, match=r"every prompt with max_new_tokens 31 is longer than .* 32 tokens"):
+    with pytest.raises(ConfigError, match=r"all prompts with max_new_tokens 31 are longer than .* 32 tokens"):
         run_rl(source, tmp_path / "none", max_new_tokens=31)
     folder, _ = run_rl(source, tmp_path / "some", max_new_tokens=25, steps=1, save_rollouts_every=1)
     assert all(len(row["prompt"]) <= 5 for row in pq.read_table(folder.rollouts_path).to_pylist())

@@ -43,6 +43,7 @@ def training_arguments(
     prepare_environment(config.resources.threads)
     split = split_batch(stage, int(os.environ["WORLD_SIZE"]))
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(context.folder.path / "tensorboard")
+    os.environ.setdefault("WANDB_PROJECT", "fbt-rl")
     seed = stage_seed(context)
     return kind(
         output_dir=str(context.folder.path),
@@ -66,7 +67,9 @@ def training_arguments(
         logging_nan_inf_filter=False,  # a loss that is not finite stops the run instead
         save_strategy="steps",
         save_steps=stage.checkpoint_every,
-        report_to=["tensorboard"],
+        report_to=["tensorboard", *config.trackers],
+        run_name=f"{config.name}/{context.name}",
+        project="fbt-rl",
         push_to_hub=False,
         disable_tqdm=not sys.stderr.isatty(),
         **extra,

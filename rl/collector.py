@@ -1,0 +1,94 @@
+"""What one rank samples and has judged: its share of a batch of rollouts, and of the held-out problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from fbt_rl.config import RLStage
+from fbt_rl.decoding import Completion, SamplingParams, decode
+from rl.dynamic import Groups, Problem, draw_groups
+from rl.rewards import Judgement, StageRewards
+from rl.rollout import sample_completions, sampling_seed
+
+_NOT_FOR_REWARDS = ("prompt", "prompt_ids", "completion")  # columns; the last is a worked solution
+
+
+@dataclass(frozen=True)
+class Collector:
+    """Nothing in here talks to other ranks: under ZeRO-3 the weights have to be whole beforehand.
+
+    ``spare`` holds, for every batch and every attempt, a problem for each place of a batch.
+    """
+
+    stage: RLStage
+    tokenizer: PreTrainedTokenizerBase
+    rewards: StageRewards
+    spare: Sequence[Problem]
+    heldout: Sequence[Problem]
+    eos_token_ids: tuple[int, ...]
+    seed: int
+    rank: int = 0
+    ranks: int = 1
+
+    def groups(self, model: PreTrainedModel, problems: Sequence[Problem], batch: int) -> Groups:
+        """A group of each of ``problems``, this rank's of the ``batch``-th batch, or of those that replace it."""
+        stage = self.stage
+        first = self.rank * len(problems)  # place in the whole batch
+
+        def sample(problems: Sequence[Problem], places: Sequence[int], attempt: int) -> list[Completion]:
+            starts = [(first + place) * stage.group_size for place in places]
+            return sample_completions(
+                model,
+                [problem["prompt_ids"] for problem in problems],
+                stage,
+                eos_token_ids=self.eos_token_ids,
+                seed=sampling_seed(self.seed, batch, attempt),
+                row_keys=[start + sample for start in starts for sample in range(stage.group_size)],
+            )
+
+        def judge(problems: Sequence[Problem], completions: Sequence[Completion]) -> list[Judgement]:
+            return self.rewards(**self._columns(each_of(problems, stage.group_size), completions))
+
+        def fresh(place: int, attempt: int) -> Problem:
+            attempts = batch * stage.max_resamples + attempt - 1
+            return self.spare[attempts * stage.prompts_per_step + first + place]
+
+        return draw_groups(
+            problems, sample, judge, fresh, group_size=stage.group_size, max_resamples=stage.max_resamples
+        )
+
+    def heldout_counts(self, model: PreTrainedModel, batch_size: int) -> tuple[int, int]:
+        """Of this rank's held-out problems: greedy answers in the stage's mode that are right, and those judged."""
+        share = self.heldout[self.rank :: self.ranks]
+        if not share:
+            return 0, 0
+        params = SamplingParams(
+            mode=self.stage.mode,
+            max_new_tokens=self.stage.max_new_tokens,
+            temperature=0.0,
+            eos_token_ids=self.eos_token_ids,
+        )
+        completions = decode(model, [problem["prompt_ids"] for problem in share], params, batch_size=batch_size)
+        flags = self.rewards.correctness(**self._columns(share, completions))
+        return flags.count(True), len(flags) - flags.count(None)
+
+    def texts(self, completions: Sequence[Completion]) -> list[str]:
+        return self.tokenizer.batch_decode([c.token_ids for c in completions], skip_special_tokens=True)
+
+    def _columns(self, problems: Sequence[Problem], completions: Sequence[Completion]) -> dict[str, Any]:
+        """What a reward is called with: one entry a completion."""
+        return {name: [row[name] for row in problems] for name in problems[0] if name not in _NOT_FOR_REWARDS} | {
+            "prompts": [problem["prompt"] for problem in problems],
+            "completions": self.texts(completions),
+            "completion_ids": [completion.token_ids for completion in completions],
+            "truncated": [completion.truncated for completion in completions],
+        }
+
+
+def each_of(problems: Sequence[Problem], times: int) -> list[Problem]:
+    """Each problem so many times in a row: one entry a completion."""
+    return [problem for problem in problems for _ in range(times)]
