@@ -220,11 +220,11 @@ def test_terms_by_hand(source, tmp_path, monkeypatch, untruncated, mode, loss_ty
         policy_loss = GRPOTrainer._compute_loss(self, self._scorer(self.model, inputs, self.stage.scorer), inputs)
         self.beta = coefficients["kl_weight"]
         self._metrics["train"].pop("kl")
-        seen = inputs["prompt_mask"], inputs["completion_ids"].shape[1], inputs["latents"]
+        given = inputs["prompt_mask"], inputs["completion_ids"].shape[1], inputs["latents"]
         with torch.no_grad():
-            replayed = scoring_inputs(ReplayScorer(passes=1), mode, *seen)
+            replayed = scoring_inputs(ReplayScorer(passes=1), mode, *given)
             ours = log_probs_by_hand(self.model, inputs, 0.8, **replayed)
-            one_pass = scoring_inputs(ReplayScorer(passes=0), mode, *seen)
+            one_pass = scoring_inputs(ReplayScorer(passes=0), mode, *given)
             theirs = log_probs_by_hand(start, inputs, 0.8, **one_pass)
             plain = log_probs_by_hand(self.model, inputs, 0.8).gather(-1, chosen)[..., 0]
         entropy = -(ours.exp() * ours).sum(-1)
