@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -45,7 +44,7 @@ def importance_weights(
     log_ratio = (proximal - rollout).detach().masked_fill(~mask, 0.0)
     if level == "sequence":
         log_ratio = (log_ratio.sum(1) / mask.sum(1).clamp(min=1))[:, None].expand_as(mask)
-    return log_ratio.clamp(max=math.log(cap)).exp().masked_fill(~mask, 1.0)
+    return log_ratio.exp().clamp(max=cap).masked_fill(~mask, 1.0)
 
 
 def _deviation(rows: Tensor) -> Tensor:

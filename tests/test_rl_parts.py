@@ -77,6 +77,7 @@ def test_importance_weights_by_hand():
     weights = importance_weights(proximal, rollout, mask, cap=2.0)
     expected = torch.tensor([[1.0, math.exp(0.4), 2.0, 1.0], [0.0, 1.0, 1.0, 1.0]])
     torch.testing.assert_close(weights, expected)
+    assert weights.max() == 2.0  # exactly, so that those at the cap can be counted
     assert not weights.requires_grad
 
     by_row = importance_weights(proximal, rollout, mask, cap=2.0, level="sequence")
