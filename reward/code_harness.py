@@ -44,6 +44,8 @@ def encode(value: Any, refer: Any) -> Any:
         return ["q", hex(value.numerator), hex(value.denominator)]
     if isinstance(value, range):
         return ["n", value.start, value.stop, value.step]
+    if isinstance(value, type) and _builtin_type(value.__name__) is value:
+        return ["y", value.__name__]
     if isinstance(value, dict):
         return ["d", *([encode(key, refer), encode(item, refer)] for key, item in value.items())]
     for kind, tag in (
@@ -87,9 +89,16 @@ def decode(value: Any, resolve: Any) -> Any:
         return fractions.Fraction(int(parts[0], 16), int(parts[1], 16))
     if tag == "n":
         return range(*parts)
+    if tag == "y" and (found := _builtin_type(parts[0])) is not None:
+        return found
     if tag == "r":
         return resolve(int(parts[0]))
     raise ValueError("not a value")
+
+
+def _builtin_type(name: str) -> type | None:
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) else None
 
 
 # --- the host: it runs the program ---------------------------------------------------------------

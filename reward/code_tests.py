@@ -281,7 +281,8 @@ def _judge_calls(
         if counts is None or counts["error"] != "gone":  # a program that is gone ends by itself, and that tells why
             jobs[1].cancel()
         judge, host = (job.wait() for job in jobs)
-        os.lseek(complaints, max(os.fstat(complaints).st_size - 4096, 0), os.SEEK_SET)
+        said = os.fstat(complaints).st_size
+        os.lseek(complaints, max(said - 4096, 0), os.SEEK_SET)
         stderr = os.read(complaints, 4096)
     finally:
         for job in jobs:
@@ -290,14 +291,16 @@ def _judge_calls(
         os.close(complaints)
     if counts is None:
         return 0, 1, sandbox.classify(judge, b"")
-    error = {"AssertionError": "failed_test", "gone": _why_gone(host, stderr)}.get(counts["error"], counts["error"])
+    error = "failed_test" if counts["error"] == "AssertionError" else counts["error"]
+    if error == "gone":
+        error = "output" if said > limits.output_bytes else _why_gone(host, stderr)
     broken_off = not counts["finished"] and not counts["failed"]
     return counts["passed"], counts["passed"] + counts["failed"] + broken_off, error
 
 
 def _why_gone(host: dict[str, Any], stderr: bytes) -> str:
     kind = sandbox.classify(host, stderr)
-    exception = re.match(rb"([A-Za-z]\w*)(?::|$)", stderr.rstrip().rpartition(b"\n")[2])
+    exception = re.match(rb"([A-Z]\w{0,40})(?::|$)", stderr.rstrip().rpartition(b"\n")[2])
     return exception[1].decode() if kind == "exit" and exception else kind
 
 

@@ -105,7 +105,7 @@ def refuse(value):
     "value",
     [
         None, True, 0, -(10**30), 0.1, float("inf"), 1 + 2j, "a\u20ac\ud800", b"\x00", [], [1, [2]], (1,), {1, 2},
-        frozenset({1}), {(1, 2): [3], None: {}}, range(3),
+        frozenset({1}), {(1, 2): [3], None: {}}, range(3), int, ValueError,
     ],
 )  # fmt: skip
 def test_plain_data_survives_with_its_type(value):
@@ -127,7 +127,7 @@ def test_what_is_no_plain_data():
     with pytest.raises(ValueError, match="too many items"):
         encode(iter(int, 1), refuse)
     assert encode(object(), lambda value: 5) == ["r", 5]
-    for odd in (3, 0.5, {}, [], [1], ["?"], [["i"]]):
+    for odd in (3, 0.5, {}, [], [1], ["?"], ["y", "exec"]):
         with pytest.raises(ValueError, match="not a value"):
             decode(odd, refuse)
 
@@ -169,6 +169,7 @@ def test_each_kind_of_error():
         "import ctypes; ctypes.string_at(0)": "crash",
         "def f(x): return bytearray(10**9)": "MemoryError",
         "x = bytearray(10**9)": "memory",
+        "import sys\nwhile True: sys.stderr.write('x' * 10**6)": "output",
         "": "AttributeError",
     }
     assert dict(zip(programs, errors(list(programs), ["assert f(1) == 2"]), strict=True)) == programs
