@@ -152,11 +152,16 @@ class Gone(BaseException):
 
 
 class Reference:
-    """An object of the program's process: handed back in calls, its attributes set; never compared."""
+    """An object of the program's process: handed back in calls, its attributes set; never compared.
 
-    def __init__(self, link: Link, number: int | str):
+    As the answer of the function under test it is true, as most objects are (``assert match(...)``); made by
+    anything else in the program it is not asked.
+    """
+
+    def __init__(self, link: Link, number: int | str, answer: bool = False):
         object.__setattr__(self, "_link", link)
         object.__setattr__(self, "_number", number)
+        object.__setattr__(self, "_answer", answer)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self._link.call("make", self._number, list(args), named)
@@ -169,10 +174,13 @@ class Reference:
     def __setattr__(self, name: str, value: Any) -> None:
         self._link.ask("set", self._number, name, encode(value, _number_of))
 
+    def __bool__(self) -> bool:
+        return object.__getattribute__(self, "_answer") or self._never()
+
     def _never(self, *_: Any) -> Any:
         raise TypeError("an object of the program is no plain value")
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __len__ = __iter__ = __contains__ = _never
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __contains__ = _never
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -201,7 +209,7 @@ class Link:
             self._calls.flush()
             answer = json.loads(self._answers.readline())
             if "error" not in answer:
-                return decode(answer["value"], lambda number: Reference(self, number))
+                return decode(answer["value"], lambda number: Reference(self, number, message[0] == "call"))
             kind, text = answer["error"]
         except Exception as error:
             self.gone = True  # a test may catch everything

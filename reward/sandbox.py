@@ -220,7 +220,7 @@ class _Server:
         scripts = [str(Path(__file__).with_name(name)) for name in ("sandbox_init.py", *PRELOADED)]
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", "-X", "utf8", *scripts],
-            stdin=theirs,
+            stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",

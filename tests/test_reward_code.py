@@ -138,6 +138,10 @@ def test_a_reference_is_never_equal_to_anything():
                     lambda: reference < 1, lambda: list(reference), lambda: {reference}):  # fmt: skip
         with pytest.raises(TypeError):
             attempt()
+    answer = Reference(None, 1, answer=True)  # type: ignore[arg-type]
+    assert bool(answer)
+    with pytest.raises(TypeError):
+        assert answer == True  # noqa: E712
 
 
 def test_assertions_are_counted():
@@ -174,6 +178,21 @@ def test_each_kind_of_error():
     }
     assert dict(zip(programs, errors(list(programs), ["assert f(1) == 2"]), strict=True)) == programs
     assert errors(["def f(x):\n    while True: pass"], ["assert f(1) == 2"], wall_s=2.0) == ["timeout"]
+
+
+@needs_sandbox
+def test_objects_of_the_program():
+    tree = "class Node:\n    def __init__(self, value): self.value = value\n"
+    tree += "def total(node): return node.value + node.left.value"
+    setup = ["root = Node(1)\nroot.left = Node(5)\nroot.left.value = 2"]
+    assert [v.score for v in verdicts([tree], ["assert total(root) == 3"], setup=setup)] == [1.0]
+    match = "import re\ndef f(text): return re.search('a', text)"
+    assert errors([match], ["assert f('a')", "assert not f('b')"]) == ["right"]
+    assert errors([match], ["assert f('a') == 1"]) == ["TypeError"]
+    # A comparison that only the program defines is not for the program to make.
+    assert errors(
+        ["def f(x): return 0\ndef close(a, b): return True"], ["assert close(f(1), 2)"], entry_point=["f"]
+    ) == ["TypeError"]
 
 
 @needs_sandbox
