@@ -214,9 +214,16 @@ class Link:
         except Exception as error:
             self.gone = True  # a test may catch everything
             raise Gone(str(error)) from error
-        error_type = getattr(builtins, str(kind), RuntimeError)
-        usable = isinstance(error_type, type) and issubclass(error_type, Exception)
-        raise (error_type if usable and "Unicode" not in str(kind) else RuntimeError)(text)
+        raise _exception(str(kind))(text)
+
+
+def _exception(kind: str) -> type[Exception]:
+    """A builtin exception that can be made of a text, and that no loop takes for its end."""
+    found = getattr(builtins, kind, None)
+    usable = isinstance(found, type) and issubclass(found, Exception)
+    if not usable or kind.startswith(("Unicode", "Stop", "ExceptionGroup")):
+        return RuntimeError
+    return found
 
 
 class _Enough(BaseException):

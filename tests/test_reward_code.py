@@ -196,6 +196,15 @@ def test_objects_of_the_program():
 
 
 @needs_sandbox
+def test_exceptions_reach_the_tests_but_end_no_loop():
+    assert errors(["def f(x): raise KeyError(x)"], ["try: f(1)\nexcept KeyError: found = True\nassert found"]) == [
+        "right"
+    ]
+    ends_loops = "def f(x): raise StopIteration"
+    assert errors([ends_loops], ["assert all(map(lambda x: f(x) == x, [1, 2]))"]) == ["RuntimeError"]
+
+
+@needs_sandbox
 def test_partial_credit():
     tests = ["assert f(1) == 2", "assert f(2) == 0", "assert f(3) == 4", "assert f('') == 0"]
     (verdict,) = verdicts([PLUS_ONE], tests, partial=True)
