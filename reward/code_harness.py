@@ -44,6 +44,8 @@ def encode(value: Any, refer: Any) -> Any:
         return ["q", hex(value.numerator), hex(value.denominator)]
     if isinstance(value, range):
         return ["n", value.start, value.stop, value.step]
+    if isinstance(value, type) and _builtin_type(value.__name__) is value:
+        return ["y", value.__name__]
     if isinstance(value, dict):
         return ["d", *([encode(key, refer), encode(item, refer)] for key, item in value.items())]
     for kind, tag in (
@@ -87,9 +89,16 @@ def decode(value: Any, resolve: Any) -> Any:
         return fractions.Fraction(int(parts[0], 16), int(parts[1], 16))
     if tag == "n":
         return range(*parts)
+    if tag == "y" and (found := _builtin_type(parts[0])) is not None:
+        return found
     if tag == "r":
         return resolve(int(parts[0]))
     raise ValueError("not a value")
+
+
+def _builtin_type(name: str) -> type | None:
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) else None
 
 
 # --- the host: it runs the program ---------------------------------------------------------------
@@ -143,11 +152,16 @@ class Gone(BaseException):
 
 
 class Reference:
-    """An object of the program's process: handed back in calls, its attributes set; never compared."""
+    """An object of the program's process: handed back in calls, its attributes set; never compared.
 
-    def __init__(self, link: Link, number: int | str):
+    As the answer of the function under test it is true, as most objects are (``assert match(...)``); made by
+    anything else in the program it is not asked.
+    """
+
+    def __init__(self, link: Link, number: int | str, answer: bool = False):
         object.__setattr__(self, "_link", link)
         object.__setattr__(self, "_number", number)
+        object.__setattr__(self, "_answer", answer)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self._link.call("make", self._number, list(args), named)
@@ -160,10 +174,13 @@ class Reference:
     def __setattr__(self, name: str, value: Any) -> None:
         self._link.ask("set", self._number, name, encode(value, _number_of))
 
+    def __bool__(self) -> bool:
+        return object.__getattribute__(self, "_answer") or self._never()
+
     def _never(self, *_: Any) -> Any:
         raise TypeError("an object of the program is no plain value")
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __len__ = __iter__ = __contains__ = _never
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __iter__ = __contains__ = _never
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -192,14 +209,21 @@ class Link:
             self._calls.flush()
             answer = json.loads(self._answers.readline())
             if "error" not in answer:
-                return decode(answer["value"], lambda number: Reference(self, number))
+                return decode(answer["value"], lambda number: Reference(self, number, message[0] == "call"))
             kind, text = answer["error"]
         except Exception as error:
             self.gone = True  # a test may catch everything
             raise Gone(str(error)) from error
-        error_type = getattr(builtins, str(kind), RuntimeError)
-        usable = isinstance(error_type, type) and issubclass(error_type, Exception)
-        raise (error_type if usable and "Unicode" not in str(kind) else RuntimeError)(text)
+        raise _exception(str(kind))(text)
+
+
+def _exception(kind: str) -> type[Exception]:
+    """A builtin exception that can be made of a text, and that no loop takes for its end."""
+    found = getattr(builtins, kind, None)
+    usable = isinstance(found, type) and issubclass(found, Exception)
+    if not usable or kind.startswith(("Unicode", "Stop", "ExceptionGroup")):
+        return RuntimeError
+    return found
 
 
 class _Enough(BaseException):

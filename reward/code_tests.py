@@ -160,7 +160,7 @@ def extract_program(completion: str, prompt: str, entry_point: str | None) -> st
 
     The last code block that defines ``entry_point``, else the last one; without a block the whole
     text. Where the prompt is itself code that opens ``entry_point``, the text continues it, unless it
-    defines the function anew; what else the prompt defines stays.
+    defines the function anew; what stands before the function in the prompt stays.
     """
     blocks = [
         body for language, body in _BLOCK.findall(completion) if language.lower() in ("", "python", "py", "python3")
@@ -168,9 +168,10 @@ def extract_program(completion: str, prompt: str, entry_point: str | None) -> st
     opening = re.compile(rf"^(?:async )?def {re.escape(entry_point)}\b", re.MULTILINE) if entry_point else None
     defining = [body for body in blocks if opening and opening.search(body)]
     text = (defining or blocks or [completion])[-1]
-    if opening is None or not opening.search(prompt):
+    stub = opening.search(prompt) if opening else None
+    if opening is None or stub is None:
         return text
-    return f"{prompt}\n{text}" if opening.search(text) else prompt + text
+    return prompt[: stub.start()] + text if opening.search(text) else prompt + text
 
 
 def _text(prompt: Any) -> str:
@@ -276,26 +277,30 @@ def _judge_calls(
                 os.close(descriptor)
         until = time.monotonic() + limits.wall_s + sandbox.GRACE_S
         (verdict,), _ = sandbox.read_all([verdict_read], 65536, until)
-        jobs[1].cancel()
+        counts = json.loads(verdict) if verdict else None
+        if counts is None or counts["error"] != "gone":  # a program that is gone ends by itself, and that tells why
+            jobs[1].cancel()
         judge, host = (job.wait() for job in jobs)
-        os.lseek(complaints, max(os.fstat(complaints).st_size - 4096, 0), os.SEEK_SET)
+        said = os.fstat(complaints).st_size
+        os.lseek(complaints, max(said - 4096, 0), os.SEEK_SET)
         stderr = os.read(complaints, 4096)
     finally:
         for job in jobs:
             job.cancel()
         os.close(verdict_read)
         os.close(complaints)
-    if not verdict:
+    if counts is None:
         return 0, 1, sandbox.classify(judge, b"")
-    counts = json.loads(verdict)
-    error = {"AssertionError": "failed_test", "gone": _why_gone(host, stderr)}.get(counts["error"], counts["error"])
+    error = "failed_test" if counts["error"] == "AssertionError" else counts["error"]
+    if error == "gone":
+        error = "output" if said > limits.output_bytes else _why_gone(host, stderr)
     broken_off = not counts["finished"] and not counts["failed"]
     return counts["passed"], counts["passed"] + counts["failed"] + broken_off, error
 
 
 def _why_gone(host: dict[str, Any], stderr: bytes) -> str:
     kind = sandbox.classify(host, stderr)
-    exception = re.match(rb"([A-Za-z]\w*)(?::|$)", stderr.rstrip().rpartition(b"\n")[2])
+    exception = re.match(rb"([A-Z]\w{0,40})(?::|$)", stderr.rstrip().rpartition(b"\n")[2])
     return exception[1].decode() if kind == "exit" and exception else kind
 
 

@@ -3,8 +3,8 @@
 Levels, from weak to strong:
 
 - ``rlimits``: limits on time, memory, file size, processes and open files, a session of its own, no
-  sockets, no new privileges; as root also a user that owns nothing, where that user can still read the
-  interpreter. The program sees the host's files and may write where its user may.
+  sockets, no capabilities and no way to new ones; as root also a user that owns nothing, where that user can
+  read the interpreter. The program sees the host's files and processes, and has its user's rights over them.
 - ``namespaces``: besides, process, network, IPC and mount namespaces of its own: no network, no other
   process, a file system that holds the interpreter and the system's libraries, read-only, and a small
   /tmp that is gone with it; no capabilities, and a filter on system calls. Root or a kernel that lets
@@ -220,7 +220,7 @@ class _Server:
         scripts = [str(Path(__file__).with_name(name)) for name in ("sandbox_init.py", *PRELOADED)]
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", "-X", "utf8", *scripts],
-            stdin=theirs,
+            stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",

@@ -305,7 +305,7 @@ def _restrain(job: dict, with_user: bool, keep: int) -> None:
         resource.setrlimit(kind, (limit, limit + 1 if kind == resource.RLIMIT_CPU and hard < 0 else limit))
     if os.geteuid() == 0 and job["drop"]:
         _become_nobody()
-    elif with_user:
+    elif with_user or os.geteuid() == 0:
         _drop_capabilities()
     if job["level"] != "namespaces":
         os.chdir(job["folder"])

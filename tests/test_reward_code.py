@@ -1,16 +1,19 @@
 """The code reward: kinds of tests, extraction, errors, and programs that try to pass without being right."""
 
+import ast
+import contextlib
 import json
 import os
+import socket
 import uuid
 from pathlib import Path
 
 import pytest
+from test_sandbox import assert_nothing_runs, best, contained
 
 from reward import RewardError, load_reward, sandbox
-from reward.code_harness import Reference, Tally, decode, encode
+from reward.code_harness import Reference, Tally, _Enough, decode, encode
 from reward.code_tests import CallTests, ReadTests, code_verdicts, extract_program, parse_tests
-from tests.test_sandbox import assert_nothing_runs, best, contained
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_sandbox = pytest.mark.skipif(best() is None, reason="no sandbox level works here")
@@ -34,7 +37,7 @@ def errors(programs, tests, **given):
     [
         ("    return 1\n", "def f(x):\n", "f", "def f(x):\n    return 1\n"),
         ("def f(x): return 1", "Write f.", "f", "def f(x): return 1"),
-        ("def f(x): return 1", "def g(): pass\ndef f(x):\n", "f", "def g(): pass\ndef f(x):\n\ndef f(x): return 1"),
+        ("def f(x): return 1", "def g(): pass\ndef f(x):\n", "f", "def g(): pass\ndef f(x): return 1"),
         ("Sure:\n```python\na = 1\n```\nor\n```py\ndef f(x): pass\n```\n", "", "f", "def f(x): pass\n"),
         ("```\ndef f(x): pass\n```\nUse it:\n```python\nprint(f(1))\n```", "", "f", "def f(x): pass\n"),
         ("```python\nfirst\n```\n```python\nlast\n```", "", None, "last\n"),
@@ -102,7 +105,7 @@ def refuse(value):
     "value",
     [
         None, True, 0, -(10**30), 0.1, float("inf"), 1 + 2j, "a\u20ac\ud800", b"\x00", [], [1, [2]], (1,), {1, 2},
-        frozenset({1}), {(1, 2): [3], None: {}}, range(3),
+        frozenset({1}), {(1, 2): [3], None: {}}, range(3), int, ValueError,
     ],
 )  # fmt: skip
 def test_plain_data_survives_with_its_type(value):
@@ -124,7 +127,7 @@ def test_what_is_no_plain_data():
     with pytest.raises(ValueError, match="too many items"):
         encode(iter(int, 1), refuse)
     assert encode(object(), lambda value: 5) == ["r", 5]
-    for odd in (3, 0.5, {}, [], [1], ["?"], [["i"]]):
+    for odd in (3, 0.5, {}, [], [1], ["?"], ["y", "exec"]):
         with pytest.raises(ValueError, match="not a value"):
             decode(odd, refuse)
 
@@ -135,18 +138,18 @@ def test_a_reference_is_never_equal_to_anything():
                     lambda: reference < 1, lambda: list(reference), lambda: {reference}):  # fmt: skip
         with pytest.raises(TypeError):
             attempt()
+    answer = Reference(None, 1, answer=True)  # type: ignore[arg-type]
+    assert bool(answer)
+    with pytest.raises(TypeError):
+        assert answer == True  # noqa: E712
 
 
 def test_assertions_are_counted():
-    import ast
-
     def count(source, go_on):
         tally = Tally(go_on)
         tree = ast.fix_missing_locations(tally.visit(ast.parse(source)))
-        try:
+        with contextlib.suppress(_Enough):
             exec(compile(tree, "t", "exec"), {"__tally__": tally})
-        except BaseException as error:
-            assert type(error).__name__ == "_Enough"
         return tally.passed, tally.failed, tally.error
 
     source = "assert True, 'said'\nfor n in (1, 2, 3):\n    assert n != 2\nassert 1 / 0\nassert 1 + 1 == 2"
@@ -170,10 +173,35 @@ def test_each_kind_of_error():
         "import ctypes; ctypes.string_at(0)": "crash",
         "def f(x): return bytearray(10**9)": "MemoryError",
         "x = bytearray(10**9)": "memory",
+        "import sys\nwhile True: sys.stderr.write('x' * 10**6)": "output",
         "": "AttributeError",
     }
     assert dict(zip(programs, errors(list(programs), ["assert f(1) == 2"]), strict=True)) == programs
     assert errors(["def f(x):\n    while True: pass"], ["assert f(1) == 2"], wall_s=2.0) == ["timeout"]
+
+
+@needs_sandbox
+def test_objects_of_the_program():
+    tree = "class Node:\n    def __init__(self, value): self.value = value\n"
+    tree += "def total(node): return node.value + node.left.value"
+    setup = ["root = Node(1)\nroot.left = Node(5)\nroot.left.value = 2"]
+    assert [v.score for v in verdicts([tree], ["assert total(root) == 3"], setup=setup)] == [1.0]
+    match = "import re\ndef f(text): return re.search('a', text)"
+    assert errors([match], ["assert f('a')", "assert not f('b')"]) == ["right"]
+    assert errors([match], ["assert f('a') == 1"]) == ["TypeError"]
+    # A comparison that only the program defines is not for the program to make.
+    assert errors(
+        ["def f(x): return 0\ndef close(a, b): return True"], ["assert close(f(1), 2)"], entry_point=["f"]
+    ) == ["TypeError"]
+
+
+@needs_sandbox
+def test_exceptions_reach_the_tests_but_end_no_loop():
+    assert errors(["def f(x): raise KeyError(x)"], ["try: f(1)\nexcept KeyError: found = True\nassert found"]) == [
+        "right"
+    ]
+    ends_loops = "def f(x): raise StopIteration"
+    assert errors([ends_loops], ["assert all(map(lambda x: f(x) == x, [1, 2]))"]) == ["RuntimeError"]
 
 
 @needs_sandbox
@@ -219,16 +247,14 @@ def test_by_name_with_columns_and_equal_programs_once(monkeypatch):
     )
     assert [verdict.score for verdict in found] == [1.0, 1.0, 1.0, None]
     assert found[3].error == "bad_tests"
-    assert len(started) == 2
+    assert len(started) == 1  # the three are the same program
     with pytest.raises(RewardError, match="needs a column 'tests'"):
         reward([""], [""])
 
 
 def test_too_weak_a_sandbox_is_refused(monkeypatch):
     monkeypatch.setattr(sandbox, "level_in_force", lambda: "rlimits")
-    with pytest.raises(
-        RewardError, match=r"only sandbox level 'rlimits' here, not 'namespaces'.*args: \{require: rlimits\}"
-    ):
+    with pytest.raises(RewardError, match=r"only sandbox level 'rlimits' here.*args: \{require: rlimits\}"):
         code_verdicts([""], [""], tests=[["assert f(1)"]])
 
 
@@ -269,11 +295,11 @@ HOSTILE = {
     "    except OSError: pass\nos._exit(0)",
     "looking for the tests in memory": "import gc, sys\ndef f(x):\n    frame, seen = sys._getframe(), []\n"
     "    while frame: seen += [frame.f_locals, frame.f_globals]; frame = frame.f_back\n"
-    "    return x + 1 if 'assert f(' + '3)' in repr(seen) + repr([o for o in gc.get_objects() if type(o) is list]) else 0",
+    "    seen += [thing for thing in gc.get_objects() if type(thing) is list]\n"
+    "    return x + 1 if 'assert f(' + '3)' in repr(seen) else 0",
     "looking for the tests in files": TRY.format(
-        "import glob; assert any('assert f(' + '3)' in open(p, errors='replace').read() for p in "
-        "glob.glob('/work/**/test_reward_code.py', recursive=True) + glob.glob('/tmp/**/test_reward_code.py', recursive=True)"
-        " + glob.glob('/proc/[0-9]*/fd/*'))"
+        "import glob as g; assert any('assert f(' + '3)' in open(p, errors='replace').read() for p in "
+        "[*g.glob('/work/**/*.py', recursive=True), *g.glob('/tmp/**/*.py', recursive=True), *g.glob('/proc/*/fd/*')])"
     ),
     "the memory of others": TRY.format("import os; open(f'/proc/{os.getppid()}/mem', 'rb').read(1)"),
     "the environment of others": TRY.format("assert 'CODE_SECRET' in open('/proc/1/environ').read()"),
@@ -285,15 +311,17 @@ HOSTILE = {
     "root": TRY.format("import os; os.setuid(0)"),
     "more memory": TRY.format("import resource as r; r.setrlimit(r.RLIMIT_AS, (r.RLIM_INFINITY, r.RLIM_INFINITY))"),
     "a symbolic link": TRY.format("import os; os.symlink('/etc/shadow', '/tmp/s'); open('/tmp/s').read()"),
-    "a signal to everyone": "import os\nfor pid in (1, os.getppid(), -1):\n    try: os.kill(pid, 9)\n    except OSError: pass\n"
-    "def f(x): return 0",
-    "files everywhere": f"for place in {EVERYWHERE}:\n    try: open(place + '/MARK', 'w').write('x')\n    except OSError: pass\n"
-    "def f(x): return 0",
+    "a signal to everyone": "import os\nfor pid in (1, os.getppid(), -1):\n"
+    "    try: os.kill(pid, 9)\n    except OSError: pass\ndef f(x): return 0",
+    "files everywhere": f"for place in {EVERYWHERE}:\n"
+    "    try: open(place + '/MARK', 'w').write('x')\n    except OSError: pass\ndef f(x): return 0",
     "a daemon that writes later": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
     f"        time.sleep(5)\n        for place in {EVERYWHERE}:\n            try: open(place + '/MARK', 'w')\n"
     "            except OSError: pass\n    os._exit(0)\ndef f(x): return 0",
-    "a million files": "try:\n    for n in range(10**6): open(f'/tmp/{n}', 'w')\nexcept OSError: pass\ndef f(x): return 0",
-    "a large file": "def f(x):\n    with open('/tmp/large', 'wb') as file:\n        while True: file.write(bytes(10**6))",
+    "a million files": "try:\n    for n in range(10**6): open(f'/tmp/{n}', 'w')\nexcept OSError: pass\n"
+    "def f(x): return 0",
+    "a large file": "def f(x):\n    with open('/tmp/large', 'wb') as file:\n"
+    "        while True: file.write(bytes(10**6))",
     "a fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
     "threads": "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(99,)).start()\n"
     "except RuntimeError: pass\ndef f(x): return 0",
@@ -307,16 +335,14 @@ HOSTILE = {
     "a huge number": "def f(x): return 1 << 10**8",
     "deep recursion": "import sys\nsys.setrecursionlimit(10**9)\ndef f(x): return f(x)",
     "a crash in C": "import ctypes\ndef f(x): return ctypes.string_at(0)",
-    "a compression bomb": "import zlib\ndef f(x):\n    data = zlib.compress(bytes(10**8))\n    return zlib.decompress(data * 50)[0] or "
-    "[zlib.decompress(data) for _ in range(50)]",
+    "a compression bomb": "import zlib\ndef f(x):\n    data = zlib.compress(bytes(10**8))\n"
+    "    return [zlib.decompress(data) for _ in range(50)]",
     "a null byte": "def f(x): return x + 1\0",
 }
 
 
 @contained
 def test_hostile_programs_gain_nothing_and_leave_nothing(monkeypatch):
-    import socket
-
     mark = f"sandbox-leftover-{uuid.uuid4().hex}"
     monkeypatch.setenv("CODE_SECRET", "1")
     with socket.create_server(("127.0.0.1", 0)) as listening:
