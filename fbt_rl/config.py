@@ -274,7 +274,7 @@ class RLStage(TrainingStage):
     def _guard_has_something_to_turn(self) -> RLStage:
         if self.guard is None:
             return self
-        if self.length is None or self.length.weight == 0.0:
+        if self.length is None or not self.length.weight:
             raise ValueError("guard lowers length.weight while accuracy suffers: set a length reward, or drop guard")
         if self.guard.every % self.updates_per_batch:
             raise ValueError(

@@ -220,10 +220,9 @@ class Link:
 def _exception(kind: str) -> type[Exception]:
     """A builtin exception that can be made of a text, and that no loop takes for its end."""
     found = getattr(builtins, kind, None)
-    usable = isinstance(found, type) and issubclass(found, Exception)
-    if not usable or kind.startswith(("Unicode", "Stop", "ExceptionGroup")):
+    if not isinstance(found, type) or not issubclass(found, Exception):
         return RuntimeError
-    return found
+    return RuntimeError if kind.startswith(("Unicode", "Stop", "ExceptionGroup")) else found
 
 
 class _Enough(BaseException):

@@ -70,7 +70,7 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
         stage=stage,
         context=context,
         rewards=rewards,
-        spare=spare,
+        spare=spare,  # type: ignore[arg-type]
         heldout=_heldout(stage, context, tokenizer, window),
         reference=_reference(stage, context),
         model=model,

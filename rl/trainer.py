@@ -83,7 +83,8 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
                 self._reference = prepare_deepspeed(reference, self.accelerator)
             else:
                 reference.to(self._policy.device)  # type: ignore[arg-type]
-        self._guard = AccuracyGuard(stage.guard, stage.length.weight) if stage.guard and stage.length else None
+        weight = stage.length and stage.length.weight
+        self._guard = AccuracyGuard(stage.guard, weight) if stage.guard and weight else None
         self._probe: list[ProbeRow] | None = None  # of this rank
         self._limits = LimitWatch(stage.limits, self.context.name, quiet=not self.is_world_process_zero())
         self._micro_batches = self.args.gradient_accumulation_steps  # of one batch of rollouts
