@@ -101,7 +101,7 @@ def sample_batches(model: Any, folder: Path, mode: Mode, count: int, rows: int) 
     from rl.rewards import StageRewards
     from rl.rollout import sample_rollouts
 
-    tokenizer = load_tokenizer(folder)
+    tokenizer: Any = load_tokenizer(folder)
     prompts = -(-2 * count * rows // GROUP)  # some completions are too short
     data = ArithmeticData(size=prompts, min_terms=4, split="heldout")
     stage = RLStage(
