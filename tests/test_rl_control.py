@@ -7,9 +7,10 @@ import pytest
 from pydantic import ValidationError
 from rl_cases import RL
 
-from fbt_rl.config import RLStage
+from fbt_rl.config import RLStage, RunConfig
 from fbt_rl.config_rl import Ceiling, Floor, GuardConfig, LimitsConfig
 from fbt_rl.decoding import Completion
+from fbt_rl.inputs import Digests, stage_inputs
 from fbt_rl.training.trainer import TrainingError
 from rl.dynamic import degenerate, draw_groups
 from rl.guard import AccuracyGuard
@@ -168,6 +169,23 @@ def test_a_limit_that_is_moved_leaves_the_others():
     limits = stage(limits={"truncated": {"stop": 0.9}}).limits
     assert limits.truncated == Ceiling(warn=None, stop=0.9)
     assert limits.logprob_mismatch_mean.stop == LimitsConfig().logprob_mismatch_mean.stop
+
+
+def test_data_of_the_guard_is_an_input_and_limits_are_not(tmp_path):
+    path = tmp_path / "heldout.jsonl"
+
+    def inputs(**changes):
+        data = {"kind": "files", "paths": [str(path)], "prompt": "q", "answer": "a"}
+        stages = {"rl": RL | {"guard": {"data": data}} | changes}
+        config = RunConfig.model_validate({"name": "x", "model": {"path": "m"}, "stages": stages})
+        return stage_inputs(config, Digests({}))["rl"]
+
+    path.write_text("{}")
+    before = inputs()
+    assert inputs(limits={"truncated": {"stop": 0.5}}, probe_every=3) == before
+    assert inputs(entropy_bonus=0.1) != before
+    path.write_text("{} ")
+    assert inputs() != before
 
 
 # --- what is refused -----------------------------------------------------------------------------
