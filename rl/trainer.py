@@ -366,6 +366,6 @@ class ReplayTrainer(StageTrainer, GRPOTrainer):
             truncate_rollouts(self.context.folder.rollouts_path, self.state.global_step)
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
+def _rows(batch: Batch, rows: slice | Tensor) -> Batch:
     """Some rows of a batch; what is one number for all of it stays."""
     return {name: values[rows] if values.dim() else values for name, values in batch.items()}
