@@ -299,7 +299,7 @@ HOSTILE = {
     "    return x + 1 if 'assert f(' + '3)' in repr(seen) else 0",
     "looking for the tests in files": TRY.format(
         "import glob as g; assert any('assert f(' + '3)' in open(p, errors='replace').read() for p in "
-        "[*g.glob('/work/**/*.py', recursive=True), *g.glob('/tmp/**/*.py', recursive=True), *g.glob('/proc/*/fd/*')])"
+        f"[*g.glob('{Path(__file__).parent}/*.py'), *g.glob('/tmp/**/*.py', recursive=True), *g.glob('/proc/*/fd/*')])"
     ),
     "the memory of others": TRY.format("import os; open(f'/proc/{os.getppid()}/mem', 'rb').read(1)"),
     "the environment of others": TRY.format("assert 'CODE_SECRET' in open('/proc/1/environ').read()"),
