@@ -1,4 +1,4 @@
-"""Parameter groups, and NorMuon in one process; under ZeRO: test_zero.py."""
+"""Parameter groups, and NorMuon in one process; under ZeRO: test_deepspeed_zero.py."""
 
 import pytest
 import torch
