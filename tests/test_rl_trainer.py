@@ -235,10 +235,8 @@ run_rl(Path(sys.argv[1]), Path(sys.argv[2]), deepspeed={"zero_stage": int(sys.ar
 @pytest.mark.parametrize(
     ("zero_stage", "changes"),
     [
-        (2, {}),
-        # Ranks whose longest completions differ have to run equally many passes.
+        # Ranks whose longest completions differ have to run equally many passes; plain replay: test_rl_gradients.py.
         (3, {"latents": "recompute"}),
-        (3, {"scorer": SEQUENTIAL}),
     ],
 )
 def test_two_ranks_are_one(source, tmp_path, zero_stage, changes):
