@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fbt_rl.config import Mode
+from fbt_rl.config import JacobiScorer, Mode
+from rl.scoring import scoring_inputs
 
 PASSES = 4
 ProbeRow = tuple[list[int], list[int]]  # prompt and completion, unpadded
@@ -37,17 +38,10 @@ def jacobi_states(body: Callable[..., Any], mode: Mode, batch: dict[str, Tensor]
 
     The first pass is plain on completions; prompts are as decoding in ``mode`` has them in every pass.
     """
-    prompt_mask, completion_mask = batch["prompt_mask"].bool(), batch["completion_mask"].bool()
-    completion = torch.cat([torch.zeros_like(prompt_mask), torch.ones_like(completion_mask)], dim=1)
-    fused: dict[str, Tensor] = {"fused_mask": completion}
-    if mode == "fused":
-        prefill = nn.functional.pad(prompt_mask, (0, completion_mask.shape[1]))
-        fused = {"fused_mask": torch.ones_like(completion), "prefill_mask": prefill}
+    prompt_mask, count = batch["prompt_mask"], batch["completion_mask"].shape[1]
     states = body(
         input_ids=torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-        attention_mask=torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-        refresh_mask=completion,
-        num_passes=passes,
-        **fused,
+        attention_mask=torch.cat([prompt_mask, batch["completion_mask"]], dim=1),
+        **scoring_inputs(JacobiScorer(passes=passes), mode, prompt_mask, count),
     ).last_hidden_state
     return states[:, prompt_mask.shape[1] - 1 : -1]

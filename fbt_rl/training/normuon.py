@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from fbt_rl.training.zero_layout import OwnerExchange, Slice, balanced_owners, local_slices
+from fbt_rl.training.zero_layout import OwnerExchange, Slice, balanced_owners, full_shape, local_slices
 
 Blocks = tuple[int, ...]  # the rows of each block of a matrix
 
@@ -124,7 +124,7 @@ class _Part:
     def __init__(self, slices: list[Slice], blocks: dict[int, Blocks]) -> None:
         self.slices = slices
         self.flats = list(dict.fromkeys(piece.flat for piece in slices))
-        self.shapes = [_shape(piece.parameter) for piece in slices]
+        self.shapes = [full_shape(piece.parameter) for piece in slices]
         self.blocks = [blocks[id(piece.parameter)] for piece in slices]
         self.row_counts = [_row_counts(piece, columns) for piece, (_, columns) in zip(slices, self.shapes, strict=True)]
         costs = [
@@ -218,8 +218,3 @@ def _row_counts(piece: Slice, columns: int) -> Tensor:
         return torch.zeros(0, dtype=torch.long)
     edges = torch.arange(piece.start // columns, -(-(piece.start + piece.length) // columns) + 1) * columns
     return edges.clamp(piece.start, piece.start + piece.length).diff()
-
-
-def _shape(parameter: Any) -> tuple[int, int]:
-    rows, columns = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves a placeholder of no elements
-    return int(rows), int(columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 
 from fbt_rl.config import OptimizerConfig
 from fbt_rl.training.normuon import Blocks, MatrixOptimizer
+from fbt_rl.training.zero_layout import full_shape
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ def parameter_groups(model: PreTrainedModel) -> tuple[Parameters, Parameters]:
     matrices, others = {}, {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            matrix = len(_shape(parameter)) == 2 and id(parameter) not in apart and not name.endswith(_HEAD_GATE)
+            matrix = len(full_shape(parameter)) == 2 and id(parameter) not in apart and not name.endswith(_HEAD_GATE)
             (matrices if matrix else others)[name] = parameter
     return matrices, others
 
@@ -45,7 +47,7 @@ def matrix_blocks(name: str, parameter: nn.Parameter, config: Any) -> Blocks:
 
     ``config`` is the text model's.
     """
-    rows, module = _shape(parameter)[0], name.split(".")[-2]
+    rows, module = full_shape(parameter)[0], name.split(".")[-2]
     if module in _FUSED_GLU:
         return (rows // 2, rows // 2)
     if module in _FUSED_QKV:
@@ -66,7 +68,7 @@ def build_optimizer(
     """
     matrices, others = parameter_groups(model)
     for kind, group in (("matrices", matrices), ("others", others)):
-        sizes = [_size(parameter) for parameter in group.values()]
+        sizes = [math.prod(full_shape(parameter)) for parameter in group.values()]
         logger.info("%s: %d %s, %d parameters: %s", config.name, len(group), kind, sum(sizes), ", ".join(group))
     if config.adam_learning_rate is not None:  # normuon
         return MatrixOptimizer(
@@ -85,11 +87,3 @@ def build_optimizer(
         {"params": list(others.values()), "weight_decay": 0.0},
     ]
     return AdamW([group for group in groups if group["params"]], lr=config.learning_rate, betas=config.betas)
-
-
-def _shape(parameter: Any) -> tuple[int, ...]:
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))  # under ZeRO-3 the parameter is a placeholder
-
-
-def _size(parameter: Any) -> int:
-    return int(getattr(parameter, "ds_numel", parameter.numel()))

@@ -19,6 +19,11 @@ from torch import Tensor, nn
 Range = tuple[int, int]  # start and length within the flattened parameter
 
 
+def full_shape(parameter: Any) -> tuple[int, ...]:
+    """The shape of a whole parameter, of which ZeRO-3 leaves an empty tensor in its place."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
 @dataclass(frozen=True)
 class Slice:
     """A part of one parameter as it lies on this rank: ``flat[offset : offset + length]`` is ``[start, ...)`` of it."""
