@@ -19,7 +19,7 @@ demo: $(INSTALLED)  ## the whole pipeline on the tiny task; the report is in run
 	$(BIN)/fbt-rl run tiny --run-dir runs/demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

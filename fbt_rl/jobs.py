@@ -24,6 +24,7 @@ from fbt_rl.inputs import Digests, FileKind, map_files
 _PACKAGES = ("fbt_rl", "pretrain", "sft", "rl", "reward")
 _MAX_BYTES = 100 * 2**20
 _STOP_WAIT_S = 30
+_AGENT_WAIT_S = 60
 
 
 class JobError(RuntimeError):
@@ -73,14 +74,22 @@ def submit(config: RunConfig, address: str, *, run_dir: Path | None = None, fres
     environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     with TemporaryDirectory() as folder, _client(address) as client:
         pack(config, Path(folder))
-        return client.submit_job(
-            entrypoint=shlex.join(command),
-            runtime_env={
-                "working_dir": folder,
-                "env_vars": {**environment, "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)},
-            },
-            metadata={"run_dir": str(run_dir)} if run_dir else {},
-        )
+        deadline = time.monotonic() + _AGENT_WAIT_S
+        while True:
+            try:
+                return client.submit_job(
+                    entrypoint=shlex.join(command),
+                    runtime_env={
+                        "working_dir": folder,
+                        "env_vars": {**environment, "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)},
+                    },
+                    metadata={"run_dir": str(run_dir)} if run_dir else {},
+                )
+            except RuntimeError as error:
+                # What a head says that answers already but is not all up: nothing was submitted.
+                if "No available agent" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
 
 def pack(config: RunConfig, folder: Path) -> None:

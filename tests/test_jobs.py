@@ -92,6 +92,34 @@ def test_a_job_is_good_by_every_account_or_not_at_all(ray, exit_code, run, good)
     assert jobs.JobStatus("job", ray, exit_code, run, "").good is good
 
 
+@pytest.mark.parametrize(
+    ("refusals", "wait_s", "reason"),
+    [
+        (["No available agent to submit job"] * 2, 60, None),
+        (["No available agent to submit job"] * 2, 0, "No available agent"),
+        (["the disk is full"], 60, "the disk is full"),
+    ],
+)
+def test_a_head_that_is_not_all_up_is_waited_for(monkeypatch, refusals, wait_s, reason):
+    answers = iter([*map(RuntimeError, refusals), "raysubmit_1"])
+
+    class Client:
+        def submit_job(self, **_):
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda address: Client())
+    monkeypatch.setattr(jobs, "_AGENT_WAIT_S", wait_s)
+    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
+    if reason is None:
+        assert jobs.submit(one_stage(1), "http://head:8265") == "raysubmit_1"
+    else:
+        with pytest.raises(jobs.JobError, match=f"Ray Jobs at http://head:8265: {reason}"):
+            jobs.submit(one_stage(1), "http://head:8265")
+
+
 # --- a head --------------------------------------------------------------------------------------
 
 

@@ -147,6 +147,23 @@ def test_normuon_resumes_bit_for_bit(tmp_path, zero_stage):
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
+def test_normuon_steps_fp32_masters_of_a_bf16_model(tmp_path):
+    """Steps that bf16 weights would each round away add up, at every ZeRO stage, to what they are in fp32."""
+
+    def trained(name, rate, **deepspeed):
+        optimizer = {"name": "normuon", "learning_rate": rate, "adam_learning_rate": 0.0, "weight_decay": 0.0}
+        settings = {"stages__pretrain__steps": 20, "stages__pretrain__optimizer": {**optimizer, "warmup_steps": 0}}
+        folder, _ = run_stage(small_config(**settings, **deepspeed), tmp_path / name, "pretrain")
+        weights = load_file(folder.model_dir / "model.safetensors")
+        return torch.cat([weights[name].float().flatten() for name in sorted(weights) if "mlp" in name])
+
+    start, exact = trained("start", 0.0), trained("exact", 2e-4)
+    for stage in (0, 1, 2, 3):
+        moved = trained(f"bf16-{stage}", 2e-4, deepspeed__precision="bf16", deepspeed__zero_stage=stage) - start
+        assert torch.cosine_similarity(moved, exact - start, dim=0) > 0.98, stage
+        assert moved.norm().item() == pytest.approx((exact - start).norm().item(), rel=0.05), stage
+
+
 def test_resumed_inside_a_logging_interval(tmp_path):
     config = small_config(stages__pretrain__log_every=4, stages__pretrain__steps=8)
     whole, _ = run_stage(config, tmp_path / "whole", "pretrain")

@@ -69,7 +69,8 @@ class MatrixOptimizer(AdamW):
         matrices: two-dimensional parameters.
         betas: mu and beta2.
         blocks: for each matrix the rows of the blocks it is made of, as of fused q, k, v: orthogonalised apart.
-        engine_optimizer: gives DeepSpeed's optimiser around this one at the first step; None without DeepSpeed.
+        engine_optimizer: gives DeepSpeed's optimiser around this one, None while that is being made. DeepSpeed may
+            then step once, on zero gradients: matrices stay. Itself None without DeepSpeed.
     """
 
     def __init__(
@@ -111,9 +112,11 @@ class MatrixOptimizer(AdamW):
                     part.step(group, self.state)
 
     def _bound(self) -> list[_Part]:
-        if not self._parts and self._matrices:
+        engine_optimizer = self._engine_optimizer and self._engine_optimizer()
+        made = engine_optimizer is not None or self._engine_optimizer is None
+        if made and not self._parts and self._matrices:
             index = next(index for index, group in enumerate(self.param_groups) if group["matrices"])
-            lists = local_slices(self._matrices, index, self._engine_optimizer and self._engine_optimizer())
+            lists = local_slices(self._matrices, index, engine_optimizer)
             self._parts = [_Part(slices, self._blocks) for slices in lists]
         return self._parts
 

@@ -63,7 +63,7 @@ def build_optimizer(
 ) -> AdamW:
     """torch's AdamW (DeepSpeed's own needs a compiler at first use), or NorMuon for matrices and Adam for others.
 
-    ``engine_optimizer``: gives DeepSpeed's optimiser once training has begun; NorMuon reads from it how ZeRO has cut
+    ``engine_optimizer``: gives DeepSpeed's optimiser, None before it is made; NorMuon reads from it how ZeRO has cut
     the matrices.
     """
     matrices, others = parameter_groups(model)

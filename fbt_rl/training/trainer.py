@@ -99,7 +99,9 @@ class StageTrainer(Trainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             self.optimizer = build_optimizer(
-                self.model if model is None else model, self.stage.optimizer, lambda: self.model_wrapped.optimizer
+                self.model if model is None else model,
+                self.stage.optimizer,
+                lambda: getattr(self.model_wrapped, "optimizer", None),
             )
         return self.optimizer
 
