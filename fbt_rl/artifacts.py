@@ -3,7 +3,7 @@
     <run>/config.yaml, run.json
     <run>/stages/<name>/stage.json, metrics.jsonl, result.json
     <run>/stages/<name>/checkpoints/step-000123/, model/
-    <run>/stages/<name>/rollouts.parquet or generations.parquet
+    <run>/stages/<name>/rollouts.parquet, batch/ or generations.parquet
 
 A file or folder with its final name is whole: everything is written under another name first and
 renamed when complete.
@@ -72,6 +72,10 @@ class StageFolder:
     @property
     def rollouts_path(self) -> Path:
         return self.path / "rollouts.parquet"
+
+    @property
+    def batch_dir(self) -> Path:
+        return self.path / "batch"
 
     @property
     def generations_path(self) -> Path:

@@ -237,6 +237,8 @@ class RLStage(TrainingStage):
     kl_weight: NotNegative = 0.0  # times the mean KL of a token to the model that RL starts from
     standard_weight: NotNegative = 0.0  # times the next-token loss of plain passes over correct rollouts
     optimizer: OptimizerConfig
+    only_rollouts: bool = False  # write the first batch to <stage>/batch/ and end there, the model as it was
+    saved_batch: str | None = None  # such a folder, trained on instead of sampling
     save_rollouts_every: Count = 20  # batches of rollouts
     probe_every: Count = 10  # batches of rollouts: payload dependence, gradient cosines
     limits: LimitsConfig = LimitsConfig()
@@ -280,6 +282,17 @@ class RLStage(TrainingStage):
             raise ValueError(
                 f"guard.every {self.guard.every} is not a multiple of updates_per_batch {self.updates_per_batch}: "
                 "accuracy is measured between batches of rollouts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_half_at_a_time(self) -> RLStage:
+        if self.saved_batch is not None and self.only_rollouts:
+            raise ValueError("only_rollouts writes a batch and saved_batch trains on one: set one of them")
+        if self.saved_batch is not None and self.steps != self.updates_per_batch:
+            raise ValueError(
+                f"saved_batch holds one batch, good for updates_per_batch {self.updates_per_batch} steps, but steps is "
+                f"{self.steps}: make them equal"
             )
         return self
 

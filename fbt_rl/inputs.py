@@ -48,6 +48,8 @@ def map_files(config: RunConfig, change: Callable[[str, FileKind], str]) -> RunC
         for part in [*(data if isinstance(data, list) else [data]), *([guard["data"]] if guard else [])]:
             if part["kind"] == "files":
                 part["paths"] = [change(path, "data") for path in part["paths"]]
+        if stage.get("saved_batch") is not None:
+            stage["saved_batch"] = change(stage["saved_batch"], "data")
         for part in [*stage.get("rewards", []), stage.get("reward"), stage.get("length")]:
             path, sign, function = part["use"].rpartition(":") if part else ("", "", "")
             if path.endswith(".py"):

@@ -66,6 +66,9 @@ def _stage_checks(
     if isinstance(stage, RLStage) and stage.guard is not None:
         guard = stage.guard
         yield ".guard.data", lambda: check_data(guard.data, _NEEDS["rl"])
+    if isinstance(stage, RLStage) and stage.saved_batch is not None:
+        batch = Path(stage.saved_batch)
+        yield ".saved_batch", lambda: _check_batch(batch)
     rewards = stage.rewards if isinstance(stage, RLStage) else [stage.reward] if isinstance(stage, EvalStage) else []
     for reward in rewards:
         yield "", lambda reward=reward: load_reward(reward.use, reward.args)
@@ -115,6 +118,11 @@ def _needs_feedback(stage: StageConfig) -> bool:
 def _check_tokenizer(folder: Path) -> None:
     if not (folder.expanduser() / "tokenizer_config.json").is_file():
         raise ValueError(f"{folder} is not a tokenizer folder: it has no tokenizer_config.json")
+
+
+def _check_batch(folder: Path) -> None:
+    if not (folder.expanduser() / "batch.json").is_file():
+        raise ValueError(f"{folder} is not a saved batch, it has no batch.json; only_rollouts writes one")
 
 
 def _check_room(config: RunConfig, run_dir: Path, stages: list[str]) -> None:

@@ -126,6 +126,15 @@ def payload_sums(score: Callable[[Tensor], Tensor], latents: Tensor, mask: Tenso
     return torch.stack([*lost, counted.sum()]).double()
 
 
+def policy_gradient(
+    score: Callable[[int], Tensor], passes: int, weights: Tensor, parameters: Sequence[Tensor]
+) -> Tensor:
+    """The flat gradient of ``sum(weights * score(passes))``; ``score`` gives log-probs (B, N), as ``weights`` are."""
+    with torch.enable_grad():
+        parts = torch.autograd.grad((score(passes) * weights).sum(), parameters, materialize_grads=True)
+    return torch.cat([part.flatten().float() for part in parts])
+
+
 def gradient_cosines(gradients: Sequence[Tensor]) -> dict[str, float]:
     """Cosine of each pair of flat ``gradients``, of replay with n = 0, 1, ... re-fusing passes; NaN for a zero one."""
     cosines = {}

@@ -34,6 +34,19 @@ class Rollouts:
     token_ids: list[list[int]]  # the completions, unpadded
     truncated: list[bool]  # cut at max_new_tokens, without an EOS
 
+    def batch(self, counted: Tensor) -> Batch:
+        """What the loss reads of them; ``counted`` (B,) says which rows have a part in it."""
+        batch = {
+            "prompt_ids": self.prompt_ids,
+            "prompt_mask": self.prompt_mask,
+            "completion_ids": self.completion_ids,
+            "completion_mask": self.completion_mask,
+            # TRL's name for the tokens that count in the loss: none of a completion that could not be judged.
+            "tool_mask": self.completion_mask * counted[:, None],
+            "rollout_log_probs": self.log_probs,
+        }
+        return batch if self.latents is None else batch | {"latents": self.latents}
+
 
 def sampling_seed(seed: int, batch: int, attempt: int = 0) -> int:
     """Seed of the ``batch``-th batch of rollouts: a resumed run samples what it would have sampled.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from pathlib import Path
 from statistics import fmean
 
 from datasets import Dataset
@@ -23,6 +24,7 @@ from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.rows import ShuffledRows
 from rl.dynamic import Problem
 from rl.rewards import StageRewards
+from rl.saved import BatchSaved, check_batch
 from rl.trainer import RolloutTrainer
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,8 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
         shuffle_dataset=False,  # the data come in the order of the run
         disable_dropout=True,  # the policy that is scored has to be the one that sampled
     )
+    if stage.saved_batch is not None:
+        check_batch(Path(stage.saved_batch), context, arguments.world_size)
     rewards = StageRewards(stage.rewards, stage.length, stage.group_size, stage.reward_bound)
     tokenizer = load_tokenizer(context.source)
     model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
@@ -81,7 +85,11 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
     )
     if stage.mode == "standard":
         _freeze_feedback(trainer.model)
-    trainer.fit()
+    try:
+        trainer.fit()
+    except BatchSaved as saved:
+        trainer.export()
+        return saved.metrics
     return _result(trainer)
 
 

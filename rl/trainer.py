@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,11 +33,12 @@ from rl.collector import Collector, each_of
 from rl.dynamic import Groups, Problem, degenerate
 from rl.guard import AccuracyGuard
 from rl.limits import LimitWatch
-from rl.monitor import Outcomes, gradient_cosines, mismatch_metrics, mismatch_sums, payload_sums
+from rl.monitor import Outcomes, gradient_cosines, mismatch_metrics, mismatch_sums, payload_sums, policy_gradient
 from rl.probe import ProbeRow, jacobi_states, probe_rows
 from rl.record import append_rollouts, rollout_rows, truncate_rollouts
 from rl.rewards import StageRewards
 from rl.rollout import Batch, lay_out, mebibytes, padded, rows_of
+from rl.saved import BatchSaved, load_batch, save_batch
 from rl.scoring import Scorer
 from rl.terms import token_mean
 from rl.weights import feedback_norms, whole_weights
@@ -101,9 +103,34 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
     # --- a batch of rollouts ---------------------------------------------------------------------
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
-        """Sample, judge and lay out a batch. ``inputs``: this rank's problems, each repeated G times in a row."""
-        if self._clock is None:
-            self._clock = time.perf_counter()
+        """A batch of rollouts with all that the loss needs. ``inputs``: this rank's problems, each G times in a row.
+
+        Raises :class:`rl.saved.BatchSaved` where rollouts are all that is wanted.
+        """
+        self._clock = self._clock or time.perf_counter()
+        stage = self.stage
+        if stage.saved_batch is None:
+            batch = self._sampled_batch(inputs)
+        else:
+            batch, self._row = load_batch(Path(stage.saved_batch), self.accelerator.process_index, self._policy.device)
+        if stage.only_rollouts:
+            save_batch(self.context, batch, self._row, self.accelerator.process_index, self.accelerator.num_processes)
+            raise BatchSaved(self._row)
+        if stage.mode != "standard" and self._batch_index() % stage.probe_every == 0:
+            self._row |= self._payload_dependence(batch) | self._gradient_cosines(batch)
+        if stage.kl_weight:
+            batch["ref_per_token_logps"] = self._in_parts(batch, self._reference_log_probs)
+        if stage.updates_per_batch > 1:
+            self._add_proximal_policy(batch)
+        if (latents := batch.get("latents")) is not None:
+            logger.info(
+                "stage %s, step %d: latents of %d rollouts of up to %d tokens, %.1f MiB in this rank's host memory",
+                *(self.context.name, self.state.global_step + 1, *latents.shape[:2], mebibytes(latents)),
+            )
+        return batch
+
+    def _sampled_batch(self, inputs: list[dict[str, Any]]) -> Batch:
+        """Sample, judge and lay out a batch."""
         stage, group = self.stage, self.stage.group_size
         guarded = self._guard_accuracy()
         with whole_weights(self.model_wrapped, self.accelerator):
@@ -118,24 +145,18 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         table = torch.tensor(groups.table(), dtype=torch.float64, device=self._policy.device)
         everyone = Outcomes(*self._of_all_ranks(table).unbind(1))
         mine = slice(first := self.accelerator.process_index * len(table), first + len(table))
-        flags = degenerate(everyone.correct.tolist(), group)
-        flat = torch.tensor(flags, device=everyone.rewards.device).repeat_interleave(group)
+        flat = torch.tensor(degenerate(everyone.correct.tolist(), group), device=table.device).repeat_interleave(group)
         kept = ~flat if stage.degenerate_groups == "drop" else torch.ones_like(flat)
         counted = kept & ~everyone.rewards.isnan()
         rewards = everyone.rewards.masked_fill(~counted, torch.nan)
         advantages = group_advantages(rewards, group, stage.advantage_scale)[mine]
         self._row = everyone.metrics(flat) | guarded | feedback_norms(self._policy, self._dist)
+        if self._batch_index() % stage.save_rollouts_every == 0:
+            self._save_rollouts(groups, advantages)
 
-        batch: Batch = {
-            "prompt_ids": rollouts.prompt_ids,
-            "prompt_mask": rollouts.prompt_mask,
-            "completion_ids": rollouts.completion_ids,
-            "completion_mask": rollouts.completion_mask,
+        batch = rollouts.batch(counted[mine]) | {
             "advantages": advantages.float(),
             "num_items_in_batch": everyone.lengths[counted].sum(),
-            # TRL's name for the tokens that count in the loss: none of a completion that could not be judged.
-            "tool_mask": rollouts.completion_mask * counted[mine, None],
-            "rollout_log_probs": rollouts.log_probs,
             "policy_step": torch.tensor(self.state.global_step),  # whose weights sampled them
             # Of the rows; losses that average over rows are divided by it, so that dropped ones do not count.
             "kept_share": kept.double().mean().float(),
@@ -144,22 +165,6 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
             correct = counted & (everyone.correct == 1)
             batch["standard_mask"] = rollouts.completion_mask * correct[mine, None]
             batch["standard_tokens"] = everyone.lengths[correct].sum()
-        if rollouts.latents is not None:
-            batch["latents"] = rollouts.latents
-        if stage.mode != "standard" and self._batch_index() % stage.probe_every == 0:
-            self._row |= self._payload_dependence(batch) | self._gradient_cosines(batch)
-        if stage.kl_weight:
-            batch["ref_per_token_logps"] = self._in_parts(batch, self._reference_log_probs)
-        if stage.updates_per_batch > 1:
-            self._add_proximal_policy(batch)
-        if "latents" in batch:
-            logger.info(
-                "stage %s, step %d: latents of %d rollouts of up to %d tokens, %.1f MiB in this rank's host memory",
-                *(self.context.name, self.state.global_step + 1, *batch["latents"].shape[:2]),
-                mebibytes(batch["latents"]),
-            )
-        if self._batch_index() % stage.save_rollouts_every == 0:
-            self._save_rollouts(groups, advantages)
         return batch
 
     def _add_proximal_policy(self, batch: Batch) -> None:
@@ -201,8 +206,7 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         return self.state.global_step // self.stage.updates_per_batch
 
     def _of_all_ranks(self, values: Tensor) -> Tensor:
-        gathered: Any = self.accelerator.gather(values)
-        return gathered
+        return self.accelerator.gather(values)  # type: ignore[return-value]
 
     def _save_rollouts(self, groups: Groups, advantages: Tensor) -> None:
         texts = self._collector.texts(groups.completions)
@@ -362,17 +366,13 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         batch = self._with_latents(rows_of(batch, rows))
         weights = batch["advantages"][:, None] * batch["completion_mask"] * batch["tool_mask"]
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        gradients = []
-        for passes in range(3):
-            with torch.enable_grad():
-                log_probs = self._per_token_log_probs(
-                    self._scorer(self.model, batch, ReplayScorer(passes=passes)), batch
-                )
-                parts = torch.autograd.grad((log_probs * weights).sum(), parameters, materialize_grads=True)
-            gradients.append(torch.cat([part.flatten().float() for part in parts]))
-        cosines = gradient_cosines(gradients)
-        table = torch.tensor([[*cosines.values()]], device=batch["advantages"].device)
-        return dict(zip(cosines, self._of_all_ranks(table).nanmean(0).tolist(), strict=True))
+
+        def score(passes: int) -> Tensor:
+            return self._per_token_log_probs(self._scorer(self.model, batch, ReplayScorer(passes=passes)), batch)
+
+        cosines = gradient_cosines([policy_gradient(score, passes, weights, parameters) for passes in range(3)])
+        everyone = self._of_all_ranks(torch.tensor([[*cosines.values()]], device=weights.device))
+        return dict(zip(cosines, everyone.nanmean(0).tolist(), strict=True))
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         if "loss" in logs and self._clock is not None:
