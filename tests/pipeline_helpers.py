@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import fake_stages
+import psutil
 
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.config_file import dump_config, parse_config
@@ -62,6 +63,12 @@ def expected(steps):
     for step in range(1, steps + 1):
         total = (total * 31 + step) % 1_000_003
     return total
+
+
+def assert_all_gone(processes, within_s):
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    alive = [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert not alive
 
 
 def starts(run_dir, name):

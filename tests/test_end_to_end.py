@@ -6,8 +6,10 @@ import sys
 import time
 
 import pipeline_helpers as helpers
+import psutil
 import pyarrow.parquet as pq
 import pytest
+from pipeline_helpers import assert_all_gone
 from transformers import AutoModelForCausalLM
 
 import fbt_rl.cluster
@@ -45,8 +47,12 @@ def test_a_run_killed_in_rl_ends_as_an_undisturbed_one_in_one_process(tmp_path, 
         assert first.poll() is None, first.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    processes = psutil.Process(first.pid).children(recursive=True)
+    assert any("ray::" in process.name() for process in processes)
     first.kill()
     first.communicate()
+    assert_all_gone(processes, within_s=20)
+    assert RunFolder(killed).read_state()["status"] == "running"
     before = {name: RunFolder(killed).stage(name).result_path.stat().st_mtime_ns for name in ("pretrain", "sft")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert (done.returncode, done.stderr) == (0, "")

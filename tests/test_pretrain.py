@@ -152,13 +152,13 @@ def test_normuon_steps_fp32_masters_of_a_bf16_model(tmp_path):
 
     def trained(name, rate, **deepspeed):
         optimizer = {"name": "normuon", "learning_rate": rate, "adam_learning_rate": 0.0, "weight_decay": 0.0}
-        settings = {"stages__pretrain__steps": 20, "stages__pretrain__optimizer": {**optimizer, "warmup_steps": 0}}
+        settings = {"stages__pretrain__steps": 10, "stages__pretrain__optimizer": {**optimizer, "warmup_steps": 0}}
         folder, _ = run_stage(small_config(**settings, **deepspeed), tmp_path / name, "pretrain")
         weights = load_file(folder.model_dir / "model.safetensors")
         return torch.cat([weights[name].float().flatten() for name in sorted(weights) if "mlp" in name])
 
     start, exact = trained("start", 0.0), trained("exact", 2e-4)
-    for stage in (0, 1, 2, 3):
+    for stage in (0, 2, 3):
         moved = trained(f"bf16-{stage}", 2e-4, deepspeed__precision="bf16", deepspeed__zero_stage=stage) - start
         assert torch.cosine_similarity(moved, exact - start, dim=0) > 0.98, stage
         assert moved.norm().item() == pytest.approx((exact - start).norm().item(), rel=0.05), stage

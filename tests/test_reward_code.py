@@ -348,7 +348,7 @@ def test_hostile_programs_gain_nothing_and_leave_nothing(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = str(listening.getsockname()[1])
         programs = [program.replace("MARK", mark).replace("PORT", port) for program in HOSTILE.values()]
-        found = verdicts([*programs, PLUS_ONE], ["assert f(3) == 4", "assert f(5) == 6"], wall_s=15.0)
+        found = verdicts([*programs, PLUS_ONE], ["assert f(3) == 4", "assert f(5) == 6"], wall_s=6.0)
     outcome = dict(zip(HOSTILE, found, strict=False))
     assert {name: verdict for name, verdict in outcome.items() if verdict.score != 0.0} == {}
     assert found[-1].score == 1.0
