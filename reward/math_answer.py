@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from reward.base import Completion, RewardError, Verdict, completion_text
 from reward.extraction import DEFAULT_FORMS, Form, extract_answer
+from reward.notation import plain_text, tidy
+from reward.quantities import DEFAULT, Conventions, numbers_equal, parse_number, times_equal, without_unit
+from reward.structure import compare_parts
 
 # The largest formula handed to the parser, whose time can grow exponentially with nesting. The answers
 # of the MATH data set need 159 characters, 3 brackets within each other, 7 scripts.
@@ -75,27 +77,46 @@ def grade(completion: str, answer: str, *, forms: Sequence[Form] = DEFAULT_FORMS
     return Verdict(equal, None if equal is None else float(equal), extracted, error)
 
 
-def equivalent(prediction: str, answer: str) -> tuple[bool | None, str | None]:
+def equivalent(
+    prediction: str, answer: str, conventions: Conventions = DEFAULT
+) -> tuple[bool | None, str | None]:
     """Whether two bare answers are equal, and the kind of error met on the way.
 
-    Numbers (integers, decimals, fractions; thousands separators, currency, percent and degree signs
-    and units aside) are compared exactly, but a decimal of six or more places also equals the
-    fraction it rounds. Texts are equal but for blanks, ``\\text`` and case. All else is Math-Verify's.
+    Numbers and times are compared exactly (:mod:`reward.quantities`), lists, tuples, sets, intervals and
+    matrices part by part (:mod:`reward.structure`), texts but for blanks, ``\\text`` and case. All else is
+    Math-Verify's. None: ``answer`` is no answer that anything could be compared with (``bad_answer``).
     """
-    if not _EQUALS.search(answer):
-        prediction = _last_side(prediction)
-    given, gold = parse_number(prediction), parse_number(answer)
-    if given is not None and gold is not None:
-        return given == gold or _rounds(prediction, given, gold) or _rounds(answer, gold, given), None
-    if _same_text(prediction, answer):
+    given, gold = (tidy(extract_answer(text, ("boxed",)) or text) for text in (prediction, answer))
+    if not _EQUALS.search(gold):
+        given = _last_side(given)
+    equal = numbers_equal(given, gold, conventions)
+    if equal is None and _same_text(given, gold):
         return True, None
-    if _is_unwieldy(answer):
+    if equal is None:
+        equal = times_equal(given, gold)
+    if equal is not None:
+        return equal, None
+    if len(gold) > MAX_CHARS:
         return None, "bad_answer"
-    if _is_unwieldy(prediction):
+    if len(given) > MAX_CHARS:
+        return False, "too_complex"
+    errors: list[str | None] = []
+    equal = compare_parts(given, gold, lambda *parts: _note(errors, *equivalent(*parts, conventions)), conventions.ordered)
+    if equal is not None:
+        error = None if equal else next(filter(None, errors), None)
+        return (None, error) if "bad_answer" in errors and not equal else (equal, error)
+    if _is_unwieldy(gold):
+        return None, "bad_answer"
+    if _is_unwieldy(given):
         return False, "too_complex"
     from reward.symbolic import compare
 
-    return compare(_tidy(prediction), _tidy(answer))
+    return compare(without_unit(given), without_unit(gold))
+
+
+def _note(errors: list[str | None], equal: bool | None, error: str | None) -> bool:
+    errors.append(error)
+    return equal is True
 
 
 @lru_cache(maxsize=1)
@@ -124,61 +145,8 @@ _SELF_TEST = (
 )
 
 
-# --- numbers -------------------------------------------------------------------------------------
+# --- texts ---
 
-_UNSIGNED = r"(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)?(?:\.\d*)?"
-_DECIMAL = re.compile(rf"([+-]?)\s*({_UNSIGNED})", re.ASCII)
-_RATIO = re.compile(rf"([+-]?)\s*({_UNSIGNED})\s*/\s*({_UNSIGNED})", re.ASCII)
-_FRAC = re.compile(
-    rf"([+-]?)\s*\\[dtc]?frac\s*(?:\{{\s*([+-]?{_UNSIGNED})\s*\}}|(\d))\s*(?:\{{\s*({_UNSIGNED})\s*\}}|(\d))",
-    re.ASCII,
-)
-_WORD = r"(?!(?:hundred|thousand|million|billion|trillion|dozen|and|or|to|mod|base|sqrt|pi)\b)[A-Za-z]{3,}"
-_UNIT = re.compile(
-    r"(?:\s*\\(?:text|textrm|textnormal|textbf|mbox|mathrm|operatorname)\s*\{(?![^{}]*illion|[^{}]*thousand)[^{}]*\}"
-    r"(?:\s*\^\s*\{?\d\}?)?"
-    r"|\s*\^\s*\{?\s*\\circ\s*\}?|\s*°|\s*\\?%"
-    rf"|\s+(?:{_WORD}|(?:[cmk]?m|[mk]?g|ml|ft|lbs?|oz|hrs?|mph)\b)(?:\s+{_WORD}){{0,3}}(?:\s*\^\s*\{{?\d\}}?)?)+$"
-)
-
-
-@lru_cache(maxsize=8192)
-def parse_number(text: str) -> Fraction | None:
-    """The exact value of a written-out number, or None: 7, -0.5, 1,250, $3, 3/4, \\frac34, 25\\%, 15 cm.
-
-    A percent sign is a unit like any other: 25% is 25.
-    """
-    if len(text) > 200:
-        return None
-    text = _UNIT.sub("", _tidy(text))
-    if match := _DECIMAL.fullmatch(text):
-        sign, top, bottom = match[1], match[2], "1"
-    elif match := _RATIO.fullmatch(text):
-        sign, top, bottom = match[1], match[2], match[3]
-    elif match := _FRAC.fullmatch(text):
-        sign, top, bottom = match[1], match[2] or match[3], match[4] or match[5]
-    else:
-        return None
-    try:
-        value = Fraction(top.replace(",", "")) / Fraction(bottom.replace(",", ""))
-    except (ValueError, ZeroDivisionError):  # no digit at all, or nothing to divide by
-        return None
-    return -value if sign == "-" else value
-
-
-def _rounds(text: str, decimal: Fraction, exact: Fraction) -> bool:
-    """Whether ``text``, a decimal of six places or more, is ``exact`` (no such decimal itself) rounded."""
-    places = len(_tidy(text).partition(".")[2].rstrip("%\\ "))
-    if places < 6 or "/" in text or "frac" in text or 10**places % exact.denominator == 0:
-        return False
-    return abs(decimal - exact) <= Fraction(1, 2 * 10**places)
-
-
-# --- formulas and texts ---------------------------------------------------------------------------------------
-
-_FORMULA = re.compile(r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*", re.DOTALL)
-_SPACING = re.compile(r"\\!\s*|\\[,;:]|\\q?quad\b|\\displaystyle\b")
-_TEXT = re.compile(r"\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
 _CHOICE = re.compile(r"\(?([A-J])\)?(?:\s*[:.)]\s.*)?", re.DOTALL)
 
 _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)")
@@ -189,28 +157,17 @@ def _last_side(formula: str) -> str:
     return formula if "," in formula or ";" in formula else _EQUALS.split(formula)[-1]
 
 
-def _tidy(text: str) -> str:
-    """``text`` without what surrounds a formula: math delimiters, bold marks, spacing, currency, a last dot."""
-    text = text.strip()
-    if text.isalnum():
-        return text
-    while match := _FORMULA.fullmatch(text):
-        text = next(group for group in match.groups() if group is not None).strip()
-    text = _SPACING.sub("", text.replace("−", "-").replace("{,}", ",").replace("\\$", "").replace("$", ""))
-    return text.strip().rstrip("\\").removesuffix(".").strip()
-
-
 def _same_text(prediction: str, answer: str) -> bool:
     given, gold = _text_key(prediction), _text_key(answer)
     if given == gold:
         return bool(gold)
-    if len(gold) == 1 and (choice := _CHOICE.fullmatch(_TEXT.sub(r"\1", _tidy(prediction)))):
+    if len(gold) == 1 and (choice := _CHOICE.fullmatch(plain_text(tidy(prediction)))):
         return choice[1] == gold
     return False
 
 
 def _text_key(text: str) -> str:
-    text = re.sub(r"\s+", "", _TEXT.sub(r"\1", _tidy(text)))
+    text = re.sub(r"\s+", "", plain_text(tidy(text)))
     if re.fullmatch(r"\([A-J]\)", text):
         return text[1]
     return text.casefold() if len(text) > 1 and text.isalpha() else text
