@@ -21,12 +21,13 @@ _JOINT = re.compile(
 )
 _HASHES = re.compile(r"^####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _PHRASE = re.compile(r"\b(?:final\s+)?answer\b[*_\s]*(?:is|:|=)[:\s*_]*([^\s*_].*)", re.IGNORECASE)
-_MATH = re.compile(r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_MATH = re.compile(r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[((?:.|\n)+?)\\\]")  # inline: on one line
 _SENTENCE_END = re.compile(r"[.,;:!?]?\*\*|[.;!?](?=\s|$)|,\s(?=[A-Za-z])|\s(?:because|since|so|which)\b|<\|")
 _PROSE = re.compile(r"(?<![\\a-zA-Z{])(?:[A-Za-z]{2,}[,:]?\s+[a-z]+|[A-Za-z]{3,}\s*:\s)")
-_CODE = re.compile(r"__\w+__|\w\(\s*['\"]|\w\.\w+\(|\blambda\b|\bimport\b")
+_CODE = re.compile(r"__\w+__|\w\(\s*['\"]|[a-zA-Z_]\.[a-zA-Z_]+\(|\blambda\b|\bimport\b")
 _NUMBER = re.compile(r"(?<![\w.,/])[-−]?[$€£]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:\s*/\s*\d+)?%?")
 _GOES_ON = re.compile(r"\s*(?:[+*/^=×÷]|-\s)")
+
 
 def extract_answer(text: str, forms: Sequence[Form] = DEFAULT_FORMS) -> str | None:
     """The final answer in ``text`` by the first of ``forms`` that is there, else None.
@@ -109,7 +110,7 @@ def _last_expression(text: str) -> str | None:
     text = text.partition("<|im_")[0].strip()
     line = text.rpartition("\n")[2].strip()
     formulas = list(_MATH.finditer(text))
-    if formulas and not text[formulas[-1].end() :].strip(" ."):
+    if formulas and "\n" in formulas[-1][0] and not text[formulas[-1].end() :].strip(" ."):
         return _inner(formulas[-1])
     if not _PROSE.search(line):
         return line or None

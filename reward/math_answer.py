@@ -17,7 +17,7 @@ from reward.base import Completion, RewardError, Verdict, completion_text
 from reward.extraction import DEFAULT_FORMS, Form, extract_answer
 from reward.notation import plain_text, tidy
 from reward.quantities import DEFAULT, Conventions, numbers_equal, parse_number, times_equal, without_unit
-from reward.structure import compare_parts
+from reward.structure import compare_parts, split
 
 # The largest formula handed to the parser, whose time can grow exponentially with nesting. The answers
 # of the MATH data set need 159 characters, 3 brackets within each other, 7 scripts.
@@ -77,9 +77,7 @@ def grade(completion: str, answer: str, *, forms: Sequence[Form] = DEFAULT_FORMS
     return Verdict(equal, None if equal is None else float(equal), extracted, error)
 
 
-def equivalent(
-    prediction: str, answer: str, conventions: Conventions = DEFAULT
-) -> tuple[bool | None, str | None]:
+def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT) -> tuple[bool | None, str | None]:
     """Whether two bare answers are equal, and the kind of error met on the way.
 
     Numbers and times are compared exactly (:mod:`reward.quantities`), lists, tuples, sets, intervals and
@@ -87,6 +85,8 @@ def equivalent(
     Math-Verify's. None: ``answer`` is no answer that anything could be compared with (``bad_answer``).
     """
     given, gold = (tidy(extract_answer(text, ("boxed",)) or text) for text in (prediction, answer))
+    if gold.count("{") > gold.count("}"):
+        gold = gold.removeprefix("\\boxed{")  # cut off, but it can be meant only so
     if not _EQUALS.search(gold):
         given = _last_side(given)
     equal = numbers_equal(given, gold, conventions)
@@ -101,7 +101,9 @@ def equivalent(
     if len(given) > MAX_CHARS:
         return False, "too_complex"
     errors: list[str | None] = []
-    equal = compare_parts(given, gold, lambda *parts: _note(errors, *equivalent(*parts, conventions)), conventions.ordered)
+    equal = compare_parts(
+        given, gold, lambda *parts: _note(errors, *equivalent(*parts, conventions)), conventions.ordered
+    )
     if equal is not None:
         error = None if equal else next(filter(None, errors), None)
         return (None, error) if "bad_answer" in errors and not equal else (equal, error)
@@ -111,7 +113,7 @@ def equivalent(
         return False, "too_complex"
     from reward.symbolic import compare
 
-    return compare(without_unit(given), without_unit(gold))
+    return compare(without_unit(given), without_unit(gold), conventions)
 
 
 def _note(errors: list[str | None], equal: bool | None, error: str | None) -> bool:
@@ -154,7 +156,7 @@ _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)")
 
 def _last_side(formula: str) -> str:
     """The right side of ``x = ... = 7``; a list of equations stays whole."""
-    return formula if "," in formula or ";" in formula else _EQUALS.split(formula)[-1]
+    return formula if len(split(formula)) > 1 else _EQUALS.split(formula)[-1].strip()
 
 
 def _same_text(prediction: str, answer: str) -> bool:

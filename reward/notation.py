@@ -8,8 +8,10 @@ from functools import lru_cache
 _FORMULA = re.compile(r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*|__(.*)__|`(.*)`", re.DOTALL)
 _FORMULA_IN_PROSE = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _WORDS = re.compile(r"[A-Za-z]{2,}\s+[a-z]{2,}")
-_WITHIN_NUMBER = re.compile(r"\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f])(?=\d{3})")
-_SPACING = re.compile(r"\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?)(?![a-zA-Z])|[~\u00a0\u202f]")
+_WITHIN_NUMBER = re.compile(r"(?<!\\)\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f])(?=\d{3})")
+_SPACING = re.compile(
+    r"(?<!\\)\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?)(?![a-zA-Z])|[~\u00a0\u202f]"
+)
 _SYMBOLS = str.maketrans(
     {
         "−": "-", "–": "-", "﹣": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∗": "*",
@@ -32,6 +34,7 @@ _SYNONYMS = (
     (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
     (re.compile(r"\\neq(?![a-zA-Z])|\\not\s*=|!="), r"\\ne "),
     (re.compile(r"\\(?:emptyset|varnothing)(?![a-zA-Z])|\\\{\s*\\\}"), r"\\emptyset"),
+    (re.compile(r"\\[lc]?dots(?![a-zA-Z])|\.\.\."), r"\\ldots "),
     (re.compile(r"\\l?brace(?![a-zA-Z])"), r"\\{"),
     (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
     (re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[a-z]))"), r"\\sqrt{\1\2}"),
@@ -48,7 +51,7 @@ def tidy(text: str) -> str:
     A sentence around a single formula is that formula ("the solution is $x$").
     """
     text = text.strip()
-    if text.isalnum():
+    if text.isalnum() and text.isascii():
         return text
     while (match := _FORMULA.fullmatch(text)) and (inner := next(g for g in match.groups() if g is not None)):
         if "$" in inner.replace("\\$", "") or "\\(" in inner:

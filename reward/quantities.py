@@ -46,8 +46,9 @@ _FRAC = re.compile(
     rf"([+-]?)\s*(\d+)?\s*\\frac\s*(?:\{{\s*([+-]?{_UNSIGNED})\s*\}}|(\d))\s*(?:\{{\s*({_UNSIGNED})\s*\}}|(\d))",
     re.ASCII,
 )
+_REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*)\\overline\s*\{(\d+)\}", re.ASCII)
 _TEN_TO_THE = re.compile(r"\s*(?:\\times|\\cdot|\*)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([+-]?\d+)\s*\}|([+-]?\d+))", re.ASCII)
-_SCALE = re.compile(r"(?<=\d)(?:\s+|\s*\\text\s*\{\s*)(hundred|thousand|million|billion|trillion)\b(?:\s*\})?")
+_SCALE = re.compile(r"(?<=\d)(?:\s+|\s*\\text\s*\{\s*)(hundred|thousand|million|billion|trillion)\b(?:[^{}]*\})?")
 _SCALES = {"hundred": "e2", "thousand": "e3", "million": "e6", "billion": "e9", "trillion": "e12"}
 
 _MONEY = r"[€£¥¢₹]|\\(?:pounds|euro|yen|cent)(?![a-zA-Z])|\b(?:USD|EUR|Rs\.?)(?![a-zA-Z])"
@@ -77,9 +78,14 @@ def parse_number(text: str) -> Fraction | None:
     """
     if len(text) > MAX_CHARS + 200:
         return None
-    text = without_unit(tidy(text))
+    text = _bare_number(text)
     if len(text) > MAX_CHARS:
         return None
+    if repeating := _REPEATING.fullmatch(text):
+        sign, head, tail, period = repeating.groups()
+        value = Fraction(int((head or "0") + tail), 10 ** len(tail))
+        value += Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(tail))
+        return -value if sign == "-" else value
     whole, exponent = "0", None
     if match := _DECIMAL.fullmatch(text):
         sign, top, exponent = match.groups()
@@ -105,12 +111,17 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def without_unit(text: str) -> str:
-    """``text`` (tidy) without unit, currency and percent sign, powers of ten and large scales as ``e5``."""
+    """``text`` (tidy) without unit, currency and percent sign."""
     if text.isdecimal():
         return text
-    text = _TEN_TO_THE.sub(lambda match: f"e{match[1] or match[2]}", text)
-    text = _SCALE.sub(lambda match: _SCALES[match[1]], text)
-    return _UNIT.sub("", _BEFORE.sub("", text, count=1) if _BEFORE.match(text) else text).strip()
+    before = _BEFORE.match(text)
+    return _UNIT.sub("", text[before.end() :] if before else text).strip()
+
+
+def _bare_number(text: str) -> str:
+    """A number without its unit; powers of ten and large scales as ``e5``."""
+    text = _TEN_TO_THE.sub(lambda match: f"e{match[1] or match[2]}", tidy(text))
+    return without_unit(_SCALE.sub(lambda match: _SCALES[match[1]], text))
 
 
 def numbers_equal(prediction: str, answer: str, conventions: Conventions = DEFAULT) -> bool | None:
@@ -126,18 +137,18 @@ def numbers_equal(prediction: str, answer: str, conventions: Conventions = DEFAU
         return True
     if percents[0] != percents[1]:
         return conventions.percent != "unit" and given == (gold * 100 if percents[0] else gold / 100)
-    return _rounds(prediction, given, gold, conventions) or _rounds(answer, gold, given, conventions)
+    return rounds(prediction, given, gold, conventions) or rounds(answer, gold, given, conventions)
 
 
 def _with_decimal_comma(text: str) -> Fraction | None:
     """``2,74`` as 2.74; not a thousands group, and not a list of digits such as 1,2."""
-    match = re.fullmatch(r"([+-]?\d+),(\d{2}|\d{4,})", without_unit(tidy(text)), re.ASCII)
+    match = re.fullmatch(r"([+-]?\d+),(\d{2}|\d{4,})", _bare_number(text), re.ASCII)
     return Fraction(f"{match[1]}.{match[2]}") if match and len(text) <= MAX_CHARS else None
 
 
-def _rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventions) -> bool:
+def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventions) -> bool:
     """Whether ``text``, a decimal of enough digits, is ``exact`` (no such decimal itself) rounded."""
-    match = re.fullmatch(r"[+-]?([\d,]*)\.(\d+)", without_unit(tidy(text)), re.ASCII)
+    match = re.fullmatch(r"[+-]?([\d,]*)\.(\d+)", _bare_number(text), re.ASCII)
     if not match or not conventions.digits:
         return False
     places = len(match[2])

@@ -14,11 +14,9 @@ Equal = Callable[[str, str], bool]
 
 MAX_PARTS = 40  # of one answer: unordered parts are matched pairwise
 
-_JOINT = re.compile(
-    r"\s*[,;]?\s*(?:\\(?:lor|vee|land|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:and|or)(?![a-z]))\s*|[,;]"
-)
+_JOINT = re.compile(r"\s*[,;]?\s*(?:\\(?:lor|vee|land|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:and|or)(?![a-z]))\s*|[,;]")
 _UNION = re.compile(r"\\cup(?![a-zA-Z])")
-_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,]*,?\d)")
+_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv)(?![a-zA-Z])|(?<!:)=|<|>")
 _MATRIX = re.compile(r"\(?\s*\\begin\{(p|b|B|)matrix\}((?:(?!\\begin).)*)\\end\{\1matrix\}\s*\)?", re.DOTALL)
 _NAME = re.compile(
@@ -26,6 +24,7 @@ _NAME = re.compile(
     r"(?:\s*_\s*(?:\w|\{[^{}]*\}))?'*(?:\s*\([\w, ]+\)|(?:\s*,\s*\\?[a-zA-Z]\w*)+\s*\))?"
 )
 _REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R|all\s+real\s+numbers?|all\s+reals?", re.IGNORECASE)
+_BY_CONDITION = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)(.*)\\\}")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -47,6 +46,7 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
             return None  # [0, 1) and [1, 2] may be [0, 2]
         same = _matched(given_ranges, gold_ranges, lambda left, right: _same_interval(left, right, equal))
         return same or (False if len(given_ranges) == 1 else None)
+    prediction, answer = _member_of(prediction), _member_of(answer)
     given_name, given = _named_value(prediction)
     gold_name, gold = _named_value(answer)
     if given_name and gold_name and _head(given_name) == _head(gold_name):
@@ -54,7 +54,7 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
     if (given_name and not _RELATION.search(answer)) or (gold_name and not _RELATION.search(prediction)):
         return equal(given, gold)
     if "\\pm" in prediction + answer or "\\mp" in prediction + answer:
-        return _matched(_signs(prediction), _signs(answer), equal)
+        return _matched(_members(prediction), _members(answer), equal)
     return _compare_collections(_collection(prediction), _collection(answer), equal, ordered)
 
 
@@ -140,16 +140,17 @@ def _collection(text: str) -> tuple[str, list[str]]:
     return brackets, split(inner)
 
 
-def _signs(text: str) -> list[str]:
-    """``a \\pm b`` as the list ``a + b, a - b``; parts of a list each by themselves."""
+def _members(text: str) -> list[str]:
+    """The parts of a list or set (else the text alone), each ``a \\pm b`` as the two that it stands for."""
     brackets, parts = _collection(text)
-    if brackets in ("", "{}") and len(parts) > 1:
-        return [sign for part in parts for sign in _signs(part)]
-    text = parts[0] if brackets == "{}" and parts else text
-    if "\\pm" not in text and "\\mp" not in text:
-        return [text]
-    plus = text.replace("\\pm", "+").replace("\\mp", "-")
-    return [plus, text.replace("\\pm", "-").replace("\\mp", "+")]
+    return [sign for part in (parts if brackets in ("", "{}") else [text]) for sign in _signs(part)]
+
+
+def _signs(part: str) -> list[str]:
+    if "\\pm" not in part and "\\mp" not in part:
+        return [part]
+    plus = part.replace("\\pm", "+").replace("\\mp", "-")
+    return [plus, part.replace("\\pm", "-").replace("\\mp", "+")]
 
 
 def _named_value(text: str) -> tuple[str | None, str]:
@@ -183,14 +184,20 @@ def _without_common_name(parts: list[str]) -> list[str]:
 
 def _ranges(text: str) -> list[Interval]:
     """The intervals that an answer is the union of; none where it is anything else."""
-    sides = split(text, re.compile(r"\\in(?![a-zA-Z])"))
-    if len(sides) == 2 and _NAME.fullmatch(sides[0]):
-        text = sides[1]
+    text = _member_of(text)
+    if condition := _BY_CONDITION.fullmatch(text):
+        text = condition[2].strip()
     pieces = split(text, _UNION)
     if len(pieces) == 1 and _has_order(text):
         pieces = [piece for piece in re.split(r"\s*(?<![a-zA-Z\\])or(?![a-z])\s*|\\(?:lor|vee)\s|,", text) if piece]
     ranges = [_interval(piece.strip()) for piece in pieces]
     return [] if None in ranges else ranges  # type: ignore[return-value]
+
+
+def _member_of(text: str) -> str:
+    """The set S of ``x \\in S``."""
+    sides = split(text, re.compile(r"\\in(?![a-zA-Z])"))
+    return sides[1] if len(sides) == 2 and _NAME.fullmatch(sides[0]) else text
 
 
 def _interval(text: str) -> Interval | None:
