@@ -10,8 +10,10 @@ Form = Literal["boxed", "hashes", "phrase", "last"]
 DEFAULT_FORMS: tuple[Form, ...] = ("boxed", "hashes")
 ALL_FORMS: tuple[Form, ...] = ("boxed", "hashes", "phrase", "last")
 
-_BOX = re.compile(r"\\(?:begin)?(?:boxed|fbox)\s*\{")
+_BRACE = re.compile(r"(?P<box>\\(?:begin)?(?:boxed|fbox)\s*\{)|(?P<escaped>\\\\(?=[{}])|\\[{}])|[{}]")
 _BOX_WITHOUT_BRACES = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
+MAX_BOXES = 50  # in one answer
+MAX_BETWEEN = 80  # characters
 # Between two boxes that belong together ("\boxed{1} and \boxed{2}", "\boxed{3} cats and \boxed{4}",
 # "\boxed{1}, y = \boxed{2}") nothing else is written.
 _BETWEEN = r"(?:[ \t,;$&]|\\[()\[\],;! ]|\\q?quad\b)*"
@@ -19,7 +21,7 @@ _JOINT = re.compile(
     rf"{_BETWEEN}(?:(?:[a-z]+ )?\band\b|\bor\b|\\text\s*\{{[^{{}}]*\b(?:and|or)\s*\}})?"
     rf"{_BETWEEN}(?:[a-zA-Z]\w?(?:_\{{?\w+\}}?)?\s*=\s*)?{_BETWEEN}"
 )
-_HASHES = re.compile(r"^####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+_HASHES = re.compile(r"^####(.*)$", re.MULTILINE)
 _PHRASE = re.compile(r"\b(?:final\s+)?answer\b[*_\s]*(?:is|:|=)[:\s*_]*([^\s*_].*)", re.IGNORECASE)
 _MATH = re.compile(r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[((?:.|\n)+?)\\\]")  # inline: on one line
 _SENTENCE_END = re.compile(r"[.,;:!?]?\*\*|[.;!?](?=\s|$)|,\s(?=[A-Za-z])|\s(?:because|since|so|which)\b|<\|")
@@ -53,42 +55,38 @@ def _last_boxes(text: str) -> str | None:
         return None
     contents: list[str] = []
     first_start = len(text)
-    for opening in reversed(list(_BOX.finditer(text))):
-        end = _closing_brace(text, opening.end())
-        if end is None or end >= first_start:  # cut off, or it holds the box taken already
+    for start, inner, end in reversed(_complete_boxes(text)):
+        if end >= first_start:  # it holds the box taken already
             continue
-        if contents and not _JOINT.fullmatch(text, end + 1, first_start):
+        is_joint = first_start - end <= MAX_BETWEEN and _JOINT.fullmatch(text, end + 1, first_start)
+        if contents and (not is_joint or len(contents) == MAX_BOXES):
             break
-        content = text[opening.end() : end].strip()
+        content = text[inner:end].strip()
         if content not in contents:
             contents.insert(0, content)
-        first_start = opening.start()
+        first_start = start
     if not contents and (bare := _BOX_WITHOUT_BRACES.findall(text)):
         return bare[-1]
     return ", ".join(contents) or None
 
 
-def _closing_brace(text: str, start: int) -> int | None:
-    """Where the brace that is open at ``start`` closes; escaped braces are not counted."""
-    depth, index = 1, start
-    while index < len(text):
-        character = text[index]
-        if character == "\\":
-            index += 1
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return index
-        index += 1
-    return None
+def _complete_boxes(text: str) -> list[tuple[int, int, int]]:
+    """Start, start of the content and closing brace of each box that is closed, by start; escaped braces aside."""
+    opened: list[tuple[int, int]] = []
+    boxes = []
+    for token in _BRACE.finditer(text):
+        if token[0] == "}":
+            if opened and (box := opened.pop())[1]:
+                boxes.append((*box, token.start()))
+        elif token[0][-1] == "{" and token.lastgroup != "escaped":
+            opened.append((token.start(), token.end() if token.lastgroup == "box" else 0))
+    return sorted(boxes)
 
 
 def _last_hashes(text: str) -> str | None:
     if "####" not in text:
         return None
-    found = _HASHES.findall(text)
+    found = [line for line in map(str.strip, _HASHES.findall(text)) if line]
     return found[-1] if found else None
 
 

@@ -1,22 +1,24 @@
 """Is the final answer of a completion mathematically the right one?
 
 The answer is extracted strictly (:mod:`reward.extraction`), plain numbers are compared exactly, and
-the rest goes to Math-Verify. What a model wrote is data: it is never run, a malformed answer is a 0
-with an error kind, and what could cost unbounded time to evaluate is refused by its size. (There is
-no clock here: signal timeouts work in a main thread only.)
+answers of several parts part by part, and the rest goes to Math-Verify. What a model wrote is data: it is
+never run, a malformed answer is a 0 with an error kind, what could cost unbounded time to evaluate is
+refused by its size, and what takes too long nevertheless is ended with its process (:mod:`reward.pool`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
+from reward import pool
 from reward.base import Completion, RewardError, Verdict, completion_text
 from reward.extraction import DEFAULT_FORMS, Form, extract_answer
 from reward.notation import plain_text, tidy
-from reward.quantities import DEFAULT, Conventions, numbers_equal, parse_number, times_equal, without_unit
+from reward.quantities import DEFAULT, Conventions, Percent, numbers_equal, parse_number, times_equal, without_unit
 from reward.structure import compare_parts, split
 
 # The largest formula handed to the parser, whose time can grow exponentially with nesting. The answers
@@ -47,15 +49,54 @@ def math_verdicts(
     answer: Sequence[str],
     forms: Sequence[Form] = DEFAULT_FORMS,
     numeric: bool = False,
+    percent: Percent = "unit",
+    decimal_comma: bool = True,
+    digits: int = 5,
+    ordered: bool = False,
+    workers: int = 2,
+    time_limit_s: float = 5.0,
+    memory_mb: int = 1024,
     **columns: Any,
 ) -> list[Verdict]:
-    """:func:`grade` for each completion."""
-    texts = map(completion_text, completions)
-    return [grade(text, gold, forms=forms, numeric=numeric) for text, gold in zip(texts, answer, strict=True)]
+    """As :func:`grade` for each completion, with limits: formulas are compared in worker processes.
+
+    At most ``workers`` at a time, each comparison within ``time_limit_s`` seconds of processor time and
+    ``memory_mb``; beyond them (``timeout``, ``memory``, ``crash``) an answer is wrong, but not judged (None)
+    where it is the right one that takes so much (``bad_answer``), or where no worker could be had (``grader``).
+    For ``percent`` to ``ordered`` see :class:`reward.quantities.Conventions`. Raises
+    :class:`reward.base.RewardError` over a bad setting.
+    """
+    if workers < 1 or time_limit_s <= 0 or memory_mb < 512:
+        raise RewardError(
+            f"reward 'math' with workers {workers}, time_limit_s {time_limit_s}, memory_mb {memory_mb}: "
+            "expected at least 1, more than 0, and at least 512"
+        )
+    conventions = _conventions(percent=percent, decimal_comma=decimal_comma, digits=digits, ordered=ordered)
+    verdicts: list[Verdict | None] = []
+    waiting: dict[tuple[str, str], list[int]] = {}  # equal comparisons are made once
+    for row, (completion, gold) in enumerate(zip(completions, answer, strict=True)):
+        found = _prepare(completion_text(completion), gold, forms, numeric, conventions)
+        verdicts.append(found if isinstance(found, Verdict) else None)
+        if not isinstance(found, Verdict):
+            waiting.setdefault(found, []).append(row)
+    settings = asdict(conventions)
+    rows = [(*pair, settings) for pair in waiting]
+    outcomes = pool.compare_all(rows, workers, time_limit_s, memory_mb)
+    for (pair, places), outcome in zip(waiting.items(), outcomes, strict=True):
+        for row in places:
+            verdicts[row] = _verdict(pair[0], *outcome)
+    return cast(list[Verdict], verdicts)
 
 
-def grade(completion: str, answer: str, *, forms: Sequence[Form] = DEFAULT_FORMS, numeric: bool = False) -> Verdict:
-    """Judge one completion against the right ``answer``.
+def grade(
+    completion: str,
+    answer: str,
+    *,
+    forms: Sequence[Form] = DEFAULT_FORMS,
+    numeric: bool = False,
+    conventions: Conventions = DEFAULT,
+) -> Verdict:
+    """Judge one completion against the right ``answer``, in this process and without limits on time.
 
     ``forms`` says where an answer may stand (:func:`reward.extraction.extract_answer`); none found is
     wrong (``no_answer``). ``numeric`` takes a written-out number only, so that a sum which the model
@@ -63,6 +104,14 @@ def grade(completion: str, answer: str, *, forms: Sequence[Form] = DEFAULT_FORMS
     only an ``answer`` that is itself empty, too complex or, with ``numeric``, no number
     (``bad_answer``); where it is a whole worked solution, its boxed or ``####`` answer is meant.
     """
+    found = _prepare(completion, answer, forms, numeric, conventions)
+    return found if isinstance(found, Verdict) else _verdict(found[0], *equivalent(*found, conventions))
+
+
+def _prepare(
+    completion: str, answer: str, forms: Sequence[Form], numeric: bool, conventions: Conventions
+) -> Verdict | tuple[str, str]:
+    """The verdict where it takes no formula, else what is to be compared."""
     gold = extract_answer(answer) or answer
     if not gold.strip() or (numeric and parse_number(gold) is None):
         return Verdict(None, None, error="bad_answer")
@@ -71,10 +120,20 @@ def grade(completion: str, answer: str, *, forms: Sequence[Form] = DEFAULT_FORMS
         return Verdict(False, 0.0, error="no_answer")
     if numeric:
         given = parse_number(extracted)
-        equal, error = given == parse_number(gold), "not_a_number" if given is None else None
-    else:
-        equal, error = equivalent(extracted, gold)
+        return _verdict(extracted, given == parse_number(gold), "not_a_number" if given is None else None)
+    decided = _decide_plain(extracted, gold, conventions)
+    return (extracted, gold) if decided is None else _verdict(extracted, *decided)
+
+
+def _verdict(extracted: str, equal: bool | None, error: str | None) -> Verdict:
     return Verdict(equal, None if equal is None else float(equal), extracted, error)
+
+
+def _conventions(**settings: Any) -> Conventions:
+    try:
+        return Conventions(**settings)
+    except ValueError as error:
+        raise RewardError(f"reward 'math': {error}") from error
 
 
 def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT) -> tuple[bool | None, str | None]:
@@ -84,22 +143,10 @@ def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT)
     matrices part by part (:mod:`reward.structure`), texts but for blanks, ``\\text`` and case. All else is
     Math-Verify's. None: ``answer`` is no answer that anything could be compared with (``bad_answer``).
     """
-    given, gold = (tidy(extract_answer(text, ("boxed",)) or text) for text in (prediction, answer))
-    if gold.count("{") > gold.count("}"):
-        gold = gold.removeprefix("\\boxed{")  # cut off, but it can be meant only so
-    if not _EQUALS.search(gold):
-        given = _last_side(given)
-    equal = numbers_equal(given, gold, conventions)
-    if equal is None and _same_text(given, gold):
-        return True, None
-    if equal is None:
-        equal = times_equal(given, gold)
-    if equal is not None:
-        return equal, None
-    if len(gold) > MAX_CHARS:
-        return None, "bad_answer"
-    if len(given) > MAX_CHARS:
-        return False, "too_complex"
+    decided = _decide_plain(prediction, answer, conventions)
+    if decided is not None:
+        return decided
+    given, gold = _sides(prediction, answer)
     errors: list[str | None] = []
     equal = compare_parts(
         given, gold, lambda *parts: _note(errors, *equivalent(*parts, conventions)), conventions.ordered
@@ -113,12 +160,42 @@ def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT)
         return False, "too_complex"
     from reward.symbolic import compare
 
-    return compare(without_unit(given), without_unit(gold), conventions)
+    equal, error = compare(without_unit(given), without_unit(gold), conventions)
+    return (False, None) if equal is None and _WORDS.fullmatch(plain_text(gold)) else (equal, error)
 
 
 def _note(errors: list[str | None], equal: bool | None, error: str | None) -> bool:
     errors.append(error)
     return equal is True
+
+
+def _decide_plain(prediction: str, answer: str, conventions: Conventions) -> tuple[bool | None, str | None] | None:
+    """The part of :func:`equivalent` that takes bounded time: numbers, times, texts. None if it takes more."""
+    if prediction.strip() == answer.strip() != "":
+        return True, None
+    if len(answer) > MAX_CHARS and not answer.isdecimal():
+        return None, "bad_answer"
+    if len(prediction) > MAX_CHARS and not prediction.isdecimal():
+        return False, "too_complex"
+    given, gold = _sides(prediction, answer)
+    equal = numbers_equal(given, gold, conventions)
+    if equal is None and _same_text(given, gold):
+        return True, None
+    if equal is None:
+        equal = times_equal(given, gold)
+    return None if equal is None else (equal, None)
+
+
+def _sides(prediction: str, answer: str) -> tuple[str, str]:
+    """Both in the one notation, and of ``x = ... = 7`` the last side where no equation is asked for."""
+    given, gold = (
+        tidy((extract_answer(text, ("boxed",)) if "\\" in text else None) or text) for text in (prediction, answer)
+    )
+    if gold.count("{") > gold.count("}"):
+        gold = gold.removeprefix("\\boxed{")  # cut off, but it can be meant only so
+    if "=" in given and not _EQUALS.search(gold) and len(split(given)) == 1:
+        given = _EQUALS.split(given)[-1].strip()
+    return given, gold
 
 
 @lru_cache(maxsize=1)
@@ -127,12 +204,13 @@ def self_test() -> None:
 
     Raises :class:`reward.base.RewardError`.
     """
-    for completion, answer, expected in _SELF_TEST:
-        verdict = grade(completion, answer)
-        if verdict.correct is not expected:
+    completions, answers, expected = zip(*_SELF_TEST, strict=True)
+    verdicts = math_verdicts(completions, completions, answer=answers, workers=1, time_limit_s=60.0)
+    for completion, answer, right, verdict in zip(completions, answers, expected, verdicts, strict=True):
+        if verdict.correct is not right:
             raise RewardError(
                 f"the math grader's self-test failed: {completion!r} against {answer!r} gave {verdict}, "
-                f"expected {expected}; check that math-verify and its antlr4 runtime are installed"
+                f"expected {right}; check that math-verify and its antlr4 runtime are installed"
             )
 
 
@@ -147,16 +225,12 @@ _SELF_TEST = (
 )
 
 
-# --- texts ---
+# --- texts ---------------------------------------------------------------------------------------
 
 _CHOICE = re.compile(r"\(?([A-J])\)?(?:\s*[:.)]\s.*)?", re.DOTALL)
 
+_WORDS = re.compile(r"\([A-Z]\)|[A-Za-z][A-Za-z ,'-]+")  # a text, which needs no reading as a formula
 _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)")
-
-
-def _last_side(formula: str) -> str:
-    """The right side of ``x = ... = 7``; a list of equations stays whole."""
-    return formula if len(split(formula)) > 1 else _EQUALS.split(formula)[-1].strip()
 
 
 def _same_text(prediction: str, answer: str) -> bool:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 _FORMULA = re.compile(r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*|__(.*)__|`(.*)`", re.DOTALL)
 _FORMULA_IN_PROSE = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_WORDS = re.compile(r"[A-Za-z]{2,}\s+[a-z]{2,}")
+_WORDS = re.compile(r"\b[A-Za-z]{2,}\s+[a-z]{2,}")
 _WITHIN_NUMBER = re.compile(r"(?<!\\)\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f])(?=\d{3})")
 _SPACING = re.compile(
     r"(?<!\\)\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?)(?![a-zA-Z])|[~\u00a0\u202f]"
@@ -24,7 +24,7 @@ _SYMBOLS = str.maketrans(
 _SYNONYMS = (
     (re.compile(r"\\(?:text|textrm|mbox|mathrm)\s*\{\s*,?\s*(and|or)\s*,?\s*\}"), r" \1 "),
     # A backslash too many, as JSON written by hand has it; not where it breaks a matrix's row.
-    (re.compile(r"\\\\(?=(?:[dt]?frac|leq?|geq?|neq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"), r"\\"),
+    (re.compile(r"\\\\(?=(?:[dt]?frac|[lgn]eq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"), r"\\"),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\frac\s+(?=[\d{])"), r"\\frac"),
     (re.compile(r"\\(?:left|right)(?![a-zA-Z])\s*\.?"), ""),
@@ -39,7 +39,7 @@ _SYNONYMS = (
     (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
     (re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[a-z]))"), r"\\sqrt{\1\2}"),
     (re.compile(r"\\(?:mathrm|text|rm)\s*\{?\s*(e|i)\s*\}"), r"\1"),
-    (re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ|\\degree(?:s)?(?![a-zA-Z])|\\text\s*\{\s*degrees?\s*\}"), r"^\\circ "),
+    (re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ|\\degrees?(?![a-zA-Z])|\\text\s*\{\s*degrees?\s*\}"), r"^\\circ "),
 )  # fmt: skip
 _TEXT = re.compile(r"\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
 

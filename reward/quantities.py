@@ -14,6 +14,9 @@ MAX_CHARS = 1000  # of a number: reading digits takes quadratic time
 MAX_EXPONENT = 5000  # of ten
 
 
+Percent = Literal["unit", "fraction", "either"]
+
+
 @dataclass(frozen=True, slots=True)
 class Conventions:
     """What an answer means where people disagree.
@@ -25,7 +28,7 @@ class Conventions:
     - ``ordered``: lists without brackets must agree in order too.
     """
 
-    percent: Literal["unit", "fraction", "either"] = "unit"
+    percent: Percent = "unit"
     decimal_comma: bool = True
     digits: int = 5
     ordered: bool = False
@@ -58,13 +61,12 @@ _POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
 _TEXT_UNIT = (
     r"\s*\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|operatorname)\s*\{(?![^{}]*(?:illion|thousand))[^{}]*\}"
 )
-_UNIT = re.compile(
-    rf"(?:{_TEXT_UNIT}{_POWER}"
-    rf"|\s*\^\\circ\s*(?:[CF]\b)?|\s*\\?%|\s*(?:{_MONEY})"
-    rf"|\s+(?:{_WORD}|{_SHORT}\b){_POWER}(?:(?:\s+|\s*/\s*)(?:{_WORD}|{_SHORT}\b){_POWER}){{0,4}}"
-    rf"|(?<=\d)(?:[cmk]m|[mk]g|m|ml|ft){_POWER}(?![a-zA-Z])"
-    r")+$"
+_UNIT = re.compile(  # one of them at the end; no two ways to match, so that time is bounded
+    rf"(?:{_TEXT_UNIT}{_POWER}|\s*\^\\circ\s*(?:[CF]\b)?|\s*\\?%|\s*(?:{_MONEY})"
+    rf"|\s+(?:{_WORD}|{_SHORT}\b){_POWER}(?:\s*/\s*(?:{_WORD}|{_SHORT}\b){_POWER})?"
+    rf"|(?<=\d)(?:[cmk]m|[mk]g|m|ml|ft){_POWER}(?![a-zA-Z]))$"
 )
+MAX_UNITS = 6
 _BEFORE = re.compile(rf"(?:(?:{_MONEY}|\\approx|\\sim)\s*)+")
 _PERCENT = re.compile(r"\\?%|\b(?:percent|pct)\b")
 
@@ -115,7 +117,13 @@ def without_unit(text: str) -> str:
     if text.isdecimal():
         return text
     before = _BEFORE.match(text)
-    return _UNIT.sub("", text[before.end() :] if before else text).strip()
+    text = text[before.end() :] if before else text
+    for _ in range(MAX_UNITS):
+        end = _UNIT.search(text)
+        if end is None:
+            break
+        text = text[: end.start()]
+    return text.strip()
 
 
 def _bare_number(text: str) -> str:

@@ -69,11 +69,9 @@ def _compare_collections(given: tuple[str, list[str]], gold: tuple[str, list[str
         is_vector = len(gold_parts) > 2 and "{}" not in (given_brackets, gold_brackets)
         if not is_vector:
             return False
-    if {given_brackets, gold_brackets} <= {"", "{}"}:
-        if not ordered or given_brackets or gold_brackets:
-            given_parts = [sign for part in given_parts for sign in _signs(part)]
-            gold_parts = [sign for part in gold_parts for sign in _signs(part)]
-            return _matched(given_parts, gold_parts, equal)
+    is_set = "{}" in (given_brackets, gold_brackets)
+    if {given_brackets, gold_brackets} <= {"", "{}"} and (is_set or not ordered):
+        return _matched(given_parts, gold_parts, equal)
     return len(given_parts) == len(gold_parts) and all(map(equal, given_parts, gold_parts))
 
 

@@ -95,7 +95,9 @@ def _read(formula: str) -> tuple[list[Any], str | None]:
     try:
         parsed = _parse(formula)
         return parsed, None if parsed else "unparseable"
-    except TooComplex:
+    except MemoryError:
+        raise
+    except (TooComplex, RecursionError):
         return [], "too_complex"
     except Exception:  # whatever sympy raises over a formula that makes no sense; self_test finds a broken grader
         return [], "unparseable"
