@@ -23,7 +23,9 @@ _JOINT = re.compile(
 )
 _HASHES = re.compile(r"^####(.*)$", re.MULTILINE)
 _PHRASE = re.compile(r"\b(?:final\s+)?answer\b[*_\s]*(?:is|:|=)[:\s*_]*([^\s*_].*)", re.IGNORECASE)
-_MATH = re.compile(r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[((?:.|\n)+?)\\\]")  # inline: on one line
+_MATH = re.compile(  # inline: on one line; none holds another one's opening, so that time is linear
+    r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\(((?:[^\\\n]|\\[^()\n])+)\\\)|\\\[((?:[^\\]|\\[^\[\]])+)\\\]"
+)
 _SENTENCE_END = re.compile(r"[.,;:!?]?\*\*|[.;!?](?=\s|$)|,\s(?=[A-Za-z])|\s(?:because|since|so|which)\b|<\|")
 _PROSE = re.compile(r"(?<![\\a-zA-Z{])(?:[A-Za-z]{2,}[,:]?\s+[a-z]+|[A-Za-z]{3,}\s*:\s)")
 _CODE = re.compile(r"__\w+__|\w\(\s*['\"]|[a-zA-Z_]\.[a-zA-Z_]+\(|\blambda\b|\bimport\b")

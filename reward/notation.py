@@ -50,7 +50,7 @@ def tidy(text: str) -> str:
 
     A sentence around a single formula is that formula ("the solution is $x$").
     """
-    text = text.strip()
+    text = " ".join(text.split())
     if text.isalnum() and text.isascii():
         return text
     while (match := _FORMULA.fullmatch(text)) and (inner := next(g for g in match.groups() if g is not None)):

@@ -39,13 +39,17 @@ PROBE = "x+\\sqrt{7}"  # compared with an answer, to see whether that can be gra
 ATTEMPTS = 3  # of starting a worker, and of a row whose worker was killed from outside
 
 
+def command(memory_mb: int) -> list[str]:
+    # -P: a file called sympy.py in the working directory is not imported
+    return [sys.executable, "-P", "-m", "reward.math_worker", str(memory_mb)]
+
+
 class _Worker:
     def __init__(self, memory_mb: int) -> None:
         root = str(Path(__file__).parents[1])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            # -P: a file called sympy.py in the working directory is not imported
-            [sys.executable, "-P", "-m", "reward.math_worker", str(memory_mb)],
+            command(memory_mb),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -81,11 +85,10 @@ class _Worker:
             lines.pop(0)
         return [tuple(json.loads(line)) for line in lines]
 
-    def end(self) -> int:
-        """Killed, if it is not gone, and reaped; its exit status."""
+    def end(self) -> None:
         self.process.kill()
         self.let_go()
-        return self.process.wait()
+        self.process.wait()
 
     def let_go(self) -> None:
         for stream in (self.process.stdin, self.process.stdout):
@@ -135,13 +138,10 @@ class Pool:
             self._idle.append(worker)
             self._free.notify()
 
-    def discard(self, worker: _Worker) -> int:
-        """End a worker; its exit status before that."""
-        status = worker.end()
+    def discard(self, worker: _Worker) -> None:
         with self._free:
             self._forget(worker)
             self._free.notify()
-        return status
 
     def count(self, kind: str) -> None:
         with self._free:
@@ -149,6 +149,10 @@ class Pool:
             first = self.counters[kind] == 1
         if first:
             logger.warning("a worker of the math grader was replaced (%s); further ones are only counted", kind)
+
+    def pids(self) -> list[int]:
+        with self._free:
+            return [worker.process.pid for worker in self._all if worker.process.poll() is None]
 
     def _forget(self, worker: _Worker) -> None:
         worker.end()
@@ -187,7 +191,8 @@ class _Call:
         try:
             while self.waiting or self.busy:
                 self._hand_out()
-                self._collect()
+                if self.busy:
+                    self._collect()
         finally:
             for worker in self.busy:  # left only where an exception passes, KeyboardInterrupt among them
                 self.pool.discard(worker)
@@ -258,8 +263,8 @@ class _Call:
             if self.failed_starts >= ATTEMPTS:
                 self.waiting.clear()
                 logger.error(
-                    "no worker of the math grader starts (exit status %s); to see why: %s -m reward.math_worker %d",
-                    *(status, sys.executable, self.pool.memory_mb),
+                    "no worker of the math grader starts (exit status %s); to see why: %s",
+                    *(status, " ".join(command(self.pool.memory_mb))),
                 )
             return
         if not worker.rows:  # it had given its last answer
@@ -322,6 +327,12 @@ def counters() -> dict[str, int]:
     """Workers ``started`` and ``replaced`` so far, and why: ``timeout``, ``memory``, ``crash``, ``killed``."""
     with _lock:
         return dict(sum((pool.counters for pool in _pools.values()), Counter()))
+
+
+def worker_pids() -> list[int]:
+    """The process ids of all workers of this process."""
+    with _lock:
+        return [pid for pool in _pools.values() for pid in pool.pids()]
 
 
 @atexit.register
