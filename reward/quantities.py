@@ -78,11 +78,9 @@ def parse_number(text: str) -> Fraction | None:
     7, -0.5, 1,250, $3, 3/4, \\frac34, 1 \\frac{1}{2}, 25\\%, 15 cm, 1.2e5, 3 \\times 10^{-4}, 5 million.
     Units, a percent sign among them, are left aside.
     """
-    if len(text) > MAX_CHARS + 200:
-        return None
-    text = _bare_number(text)
     if len(text) > MAX_CHARS:
         return None
+    text = _bare_number(text)
     if repeating := _REPEATING.fullmatch(text):
         sign, head, tail, period = repeating.groups()
         value = Fraction(int((head or "0") + tail), 10 ** len(tail))

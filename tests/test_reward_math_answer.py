@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from reward import RewardError, grade, math_answer, math_reward
-from reward.extraction import extract_answer
-from reward.math_answer import equivalent, math_verdicts, parse_number, self_test
+from reward import RewardError, grade, math_reward, pool
+from reward.extraction import ALL_FORMS, extract_answer
+from reward.math_answer import equivalent, math_verdicts, self_test
+from reward.quantities import Conventions, parse_number
 
 DATA = Path(__file__).parents[2] / "shared/data"
-ALL_FORMS = ("boxed", "hashes", "phrase")
 
 
 def rows(name):
@@ -44,6 +44,11 @@ EXTRACTION = [
     ("work\n#### 72", "72"),
     ("#### 1\n#### 1,050 ", "1,050"),
     ("\\boxed{3}\n#### heading", "3"),
+    ("$y = \\boxed{2x}$ and $z_1 = \\boxed{3}$", "2x, 3"),
+    ("\\boxed{1} papers and \\boxed{2} bins", "1, 2"),
+    ("\\boxed{10} and then \\boxed{42}", "42"),
+    ("\\boxed{(3, 3)} \\text{ for part (a) and } \\boxed{(1, 1)}", "(3, 3), (1, 1)"),
+    ("\\boxed 5", "5"),
     ("see #### 5", None),
     ("\\boxed{}", None),
     ("\\boxed{7", None),
@@ -68,7 +73,15 @@ def test_extraction_is_strict(text, answer):
         ("the answer is 1,234.5 dollars because", "1,234.5 dollars"),
         ("Final answer: the volume is 120. I hope", "120"),
         ("\\boxed{3}. The answer is 4", "3"),
-        ("nothing here", None),
+        ("Final Answer: Jane began 3 hours ago. I hope it is correct.", "3"),
+        ("so it costs 1,000.99€ in all", "1,000.99"),
+        ("first $x=1$, therefore the number is $\\frac{2}{3}$.", "\\frac{2}{3}"),
+        ("We find $x = 2$, that is 17/3 hours", "17/3"),
+        ("work it out\n42", "42"),
+        ("and so we get 80 +", None),
+        ("nothing here at all", None),
+        ("__import__('os').system('x') or 0", "__import__('os').system('x') or 0"),
+        ("run os.system('x') or else take 0", None),
     ],
 )
 def test_answer_phrases_are_read_where_asked_for(text, answer):
@@ -150,12 +163,82 @@ PAIRS = [
     ("E: a score", "E", True),
     ("\\frac{1}{0}", "1", False),
     ("0=0", "x+y=3", False),
+    # numbers by relative precision
+    ("e^{-100}", "e^{-101}", False),
+    ("\\frac{\\sqrt2}{2004!}", "\\frac{\\sqrt2}{2006!}", False),
+    ("\\sqrt{10^{100}+1}", "10^{50}", False),
+    ("1-\\frac{1}{e}", "1+\\frac{1}{e}", False),
+    ("2\\cdot 2^{1000}", "2^{1001}", True),
+    ("1 \\times 10^{400}", "10^{400}", True),
+    ("7 \\times 10^{12345}", "8 \\times 10^{12345}", False),
+    ("2.6667", "8/3", True),
+    ("2.6666", "8/3", False),
+    ("1.41421", "\\sqrt2", True),
+    ("i", "\\sqrt{-1}", True),
+    # lists, tuples, sets, plus-minus
+    ("2,1", "1 \\text{ and } 2", True),
+    ("x=1 \\text{ or } x=2", "1,2", True),
+    ("(2,3),(4,5)", "(4,5),(2,3)", True),
+    ("(2,3),(4,5)", "(4,5),(3,2)", False),
+    ("\\{1,2\\}", "(1,2)", False),
+    ("1, 2", "(1,2)", True),
+    ("2, 1", "(1,2)", False),
+    ("x = 3, y = 2", "(3,2)", True),
+    ("[1,2,3]", "(1,2,3)", True),
+    ("1,234, 5,678", "5678, 1234", True),
+    ("x = \\pm 2", "-2, 2", True),
+    ("2", "\\pm 2", False),
+    ("1+\\sqrt5, 1-\\sqrt5", "1\\pm\\sqrt{5}", True),
+    ("n=1,2,3", "n=2,3,4", False),
+    # ranges
+    ("x \\in (1,2) \\cup (3,4)", "(3,4)\\cup(1,2)", True),
+    ("x < 1 or x > 2", "(-\\infty, 1) \\cup (2, +\\infty)", True),
+    ("5 > x", "x < 5", True),
+    ("3 \\ge x > 1", "(1, 3]", True),
+    ("3 \\ge x \\ge 1", "(1, 3]", False),
+    ("-x > -1", "x < 1", True),
+    ("x \\neq 3", "x != 3", True),
+    ("[1,2) \\cup [2,3]", "[1,3]", True),
+    ("\\{x \\mid 1<x<2\\}", "(1,2)", True),
+    # matrices
+    ("\\begin{bmatrix}0.5&2\\\\3&4\\end{bmatrix}", "\\begin{pmatrix}\\frac12 & 2\\\\ 3 & 4\\end{pmatrix}", True),
+    ("\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", False),
+    # times, texts, notation
+    ("3 pm", "3:00 \\text{ p.m.}", True),
+    ("15:00", "3:00 PM", True),
+    ("3:00 a.m.", "3:00 p.m.", False),
+    ("2:4", "1:2", True),
+    ("(B) 12", "B", True),
+    ("5", "\\text{(E)},", False),
+    ("$x$ is what we look for", "x", True),
+    ("10\\sqrt{3}\\ \\mathrm{cm}", "10\\sqrt3", True),
+    ("2√3", "2\\sqrt{3}", True),
+    ("1000,99", "1000.99", True),
+    ("1,2", "12", False),
 ]
 
 
 @pytest.mark.parametrize(("prediction", "answer", "expected"), PAIRS)
 def test_pairs(prediction, answer, expected):
     assert equivalent(prediction, answer)[0] is expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "settings", "default", "changed"),
+    [
+        ("25\\%", "0.25", {"percent": "fraction"}, False, True),
+        ("25\\%", "25", {"percent": "fraction"}, True, False),
+        ("25 percent", "0.25", {"percent": "either"}, False, True),
+        ("25\\%", "25", {"percent": "either"}, True, True),
+        ("2,74", "2.74", {"decimal_comma": False}, True, False),
+        ("0.333", "1/3", {"digits": 3}, False, True),
+        ("0.333333333", "1/3", {"digits": 0}, True, False),
+        ("2, 1", "1, 2", {"ordered": True}, True, False),
+    ],
+)
+def test_conventions_can_be_chosen(prediction, answer, settings, default, changed):
+    assert equivalent(prediction, answer)[0] is default
+    assert equivalent(prediction, answer, Conventions(**settings))[0] is changed
 
 
 def test_verdicts_say_what_happened():
@@ -200,7 +283,7 @@ def test_self_test_finds_a_broken_grader(monkeypatch):
     self_test.cache_clear()
     self_test()
     self_test.cache_clear()
-    monkeypatch.setattr(math_answer, "equivalent", lambda prediction, answer: (False, "unparseable"))
+    monkeypatch.setattr(pool, "compare_all", lambda rows, *_: [(None, "grader") for _ in rows])
     with pytest.raises(RewardError, match="self-test failed"):
         self_test()
 
@@ -224,6 +307,23 @@ def test_hostile_formulas_are_wrong_and_quick(gold):
         verdict = grade(f"\\boxed{{{formula}}}", gold)
         assert verdict.score == 0.0, formula
         assert time.perf_counter() - started < 5.0, formula
+
+
+LONG = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", " ", "\\boxed{", "{", "}", "\\boxed{1}", "\\boxed{1},", "####  a ", "answer is ", "1,", "1/", "$a", "\\(",
+     "\\[", "word: ", "9", "\n", "and ", "a.b", "\\text{and ", "é", "\x00"],
+)  # fmt: skip
+def test_a_megabyte_is_wrong_and_quick(piece):
+    """No pattern takes more than linear time."""
+    text = piece * (LONG // len(piece))
+    started = time.perf_counter()
+    for answer in (text, f"\\boxed{{1}}{text}\\boxed{{", f"\\boxed{{{text}}}"):
+        assert grade(answer, "7", forms=ALL_FORMS).score == 0.0
+    assert time.perf_counter() - started < 60
 
 
 def test_nothing_a_model_writes_is_run(tmp_path, monkeypatch):
@@ -294,22 +394,25 @@ def test_math500_answers_under_their_own_solutions():
     assert [v for v in verdicts if v.score != 1.0] == []
 
 
+DISAGREED = {
+    "p0244": "f(x) is f(y) there; two answers that differ in a free letter differ",
+    "p0570": "0.290243... against 0.29: a gold answer of two digits is not known to be rounded",
+}
+
+
 def test_grader_pairs_of_other_projects():
-    """The share agreed upon is a floor to be raised; what must hold already is that nothing wrong passes."""
     pairs = [
         row
         for row in rows("grader_pairs/pairs.jsonl")
         if row["expected"] is not None and not row.get("convention") and not row.get("suspect")
     ]
-    wrongly_passed, agreed = [], 0
+    differing = []
     for row in pairs:
         prediction, gold = row["prediction"] or "", row["gold"] or ""
         if row["style"] != "bare":  # a whole output; some are nothing but the answer
             prediction = extract_answer(prediction, ALL_FORMS) or prediction
             gold = extract_answer(gold, ALL_FORMS) or gold
-        equal = equivalent(prediction, gold)[0] is True
-        agreed += equal == row["expected"]
-        if equal and not row["expected"]:
-            wrongly_passed.append(row["id"])
-    assert wrongly_passed == []
-    assert agreed / len(pairs) >= 0.90
+        if (equivalent(prediction, gold)[0] is True) != row["expected"]:
+            differing.append(row["id"])
+    assert differing == [*DISAGREED]
+    assert len(differing) <= 0.01 * len(pairs)
