@@ -123,7 +123,7 @@ class Pool:
                     if worker.process.poll() is None:
                         return worker
                     self._forget(worker)
-                    self.counters["replaced"] += 1
+                    self.counters.update(["replaced", "killed"])
                 if len(self._all) < workers:
                     worker = _Worker(self.memory_mb)
                     self._all.add(worker)
@@ -144,7 +144,9 @@ class Pool:
             self._free.notify()
 
     def count(self, kind: str) -> None:
+        """One more worker to be replaced, and why."""
         with self._free:
+            self.counters["replaced"] += 1
             self.counters[kind] += 1
             first = self.counters[kind] == 1
         if first:
@@ -257,10 +259,10 @@ class _Call:
         self.selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
         status = None if late else worker.process.wait()
         self.pool.discard(worker)
-        self.pool.count("replaced")
         if not worker.ready:
+            self.pool.count("no start")
             self.failed_starts += 1
-            if self.failed_starts >= ATTEMPTS:
+            if self.failed_starts == ATTEMPTS:
                 self.waiting.clear()
                 logger.error(
                     "no worker of the math grader starts (exit status %s); to see why: %s",
@@ -268,6 +270,7 @@ class _Call:
                 )
             return
         if not worker.rows:  # it had given its last answer
+            self.pool.count("killed")
             return
         row = worker.rows.popleft()
         self.waiting.extendleft(reversed(worker.rows))
@@ -324,7 +327,7 @@ def compare_all(rows: Sequence[Row], workers: int, seconds: float, memory_mb: in
 
 
 def counters() -> dict[str, int]:
-    """Workers ``started`` and ``replaced`` so far, and why: ``timeout``, ``memory``, ``crash``, ``killed``."""
+    """Workers ``started`` and ``replaced`` so far; why: ``timeout``, ``memory``, ``crash``, ``killed``, ``no start``."""
     with _lock:
         return dict(sum((pool.counters for pool in _pools.values()), Counter()))
 

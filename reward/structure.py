@@ -58,7 +58,9 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
     return _compare_collections(_collection(prediction), _collection(answer), equal, ordered)
 
 
-def _compare_collections(given: tuple[str, list[str]], gold: tuple[str, list[str]], equal: Equal, ordered: bool):
+def _compare_collections(
+    given: tuple[str, list[str]], gold: tuple[str, list[str]], equal: Equal, ordered: bool
+) -> bool | None:
     (given_brackets, given_parts), (gold_brackets, gold_parts) = given, gold
     if not given_parts or not gold_parts or max(len(given_parts), len(gold_parts)) < 2:
         return None

@@ -94,7 +94,7 @@ def test_no_worker_means_not_judged(monkeypatch, caplog):
 def test_real_limits_of_time_and_memory(monkeypatch):
     program = (
         "import reward.math_worker as worker\n"
-        "def compare(prediction, answer, conventions):\n"
+        "def compare(prediction, answer, conventions=None):\n"
         "    if prediction == 'time':\n"
         "        while True: pass\n"
         "    if prediction == 'one operation':\n"
