@@ -36,7 +36,8 @@ START_S = 120.0  # to import sympy, on a busy machine
 WALL_FACTOR = 6  # the limit is on processor time; this much of it by the clock is the end in any case
 OUT_OF_MEMORY = 3  # the exit status of a worker that met its limit
 PROBE = "x+\\sqrt{7}"  # compared with an answer, to see whether that can be graded at all
-ATTEMPTS = 3  # of starting a worker, and of a row whose worker was killed from outside
+ATTEMPTS = 3  # of a row whose worker was killed from outside
+START_ATTEMPTS = 6  # in a row, without any worker that comes up
 
 
 def command(memory_mb: int) -> list[str]:
@@ -241,6 +242,7 @@ class _Call:
                 self._ended(worker, late=False)
                 continue
             worker.touch()
+            self.failed_starts = 0
             for reply in replies:
                 self._answered(worker.rows.popleft(), reply)
             if not worker.rows:
@@ -262,7 +264,7 @@ class _Call:
         if not worker.ready:
             self.pool.count("no start")
             self.failed_starts += 1
-            if self.failed_starts == ATTEMPTS:
+            if self.failed_starts == START_ATTEMPTS:
                 self.waiting.clear()
                 logger.error(
                     "no worker of the math grader starts (exit status %s); to see why: %s",
@@ -327,7 +329,9 @@ def compare_all(rows: Sequence[Row], workers: int, seconds: float, memory_mb: in
 
 
 def counters() -> dict[str, int]:
-    """Workers ``started`` and ``replaced`` so far; why: ``timeout``, ``memory``, ``crash``, ``killed``, ``no start``."""
+    """Workers ``started`` and ``replaced`` so far; why: ``timeout``, ``memory``, ``crash``, ``killed``,
+    ``no start``.
+    """
     with _lock:
         return dict(sum((pool.counters for pool in _pools.values()), Counter()))
 

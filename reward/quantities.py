@@ -154,7 +154,7 @@ def _with_decimal_comma(text: str) -> Fraction | None:
 
 def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventions) -> bool:
     """Whether ``text``, a decimal of enough digits, is ``exact`` (no such decimal itself) rounded."""
-    match = re.fullmatch(r"[+-]?([\d,]*)\.(\d+)", _bare_number(text), re.ASCII)
+    match = "." in text and re.fullmatch(r"[+-]?([\d,]*)\.(\d+)", _bare_number(text), re.ASCII)
     if not match or not conventions.digits:
         return False
     places = len(match[2])

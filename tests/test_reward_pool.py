@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
 
-from reward import RewardError, math_reward, pool
+from reward import Reward, RewardError, math_reward, pool
 from reward.math_answer import math_verdicts
 from reward.pool import Pool
 
@@ -149,19 +150,18 @@ def test_in_children(method):
 
 
 def test_in_a_ray_actor():
+    """Where the actor ends, so do its workers."""
     import ray
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        actor = ray.remote(num_cpus=0)(Grader).remote()
-        assert ray.get(actor.scores.remote()) == SCORES
-    finally:
-        ray.shutdown()
+    from fbt_rl.cluster import Cluster
 
-
-class Grader:
-    def scores(self):
-        return scores()
+    with Cluster():
+        actor = ray.remote(num_cpus=0)(Reward).remote("math", math_verdicts)
+        verdicts = ray.get(actor.verdicts.remote([""] * 5, COMPLETIONS, answer=ANSWERS))
+        started = workers_of(*ray_workers())
+    assert [verdict.score for verdict in verdicts] == SCORES
+    assert started
+    assert gone([worker.pid for worker in started])
 
 
 @pytest.mark.parametrize("ending", ["exit", "kill"])
@@ -193,7 +193,7 @@ def test_the_worker_does_not_import_what_lies_in_the_working_directory(tmp_path,
     assert json.loads(printed.stdout) == []
 
 
-def test_workers_killed_at_random_cost_no_row(monkeypatch):
+def test_workers_killed_at_random_cost_no_row():
     """Every call gets its answer, however often a worker dies; none is left over."""
     draws = random.Random(0)
     stop = threading.Event()
@@ -221,16 +221,18 @@ def test_workers_killed_at_random_cost_no_row(monkeypatch):
     assert len(workers_of(os.getpid())) <= 2
 
 
-def workers_of(pid):
-    """The workers among a process's children."""
+def workers_of(*pids):
+    """The graders' workers among the children of processes."""
     found = []
-    for process in psutil.Process(pid).children():
-        try:
+    for process in (child for pid in pids for child in psutil.Process(pid).children()):
+        with suppress(psutil.NoSuchProcess):
             if "reward.math_worker" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except psutil.NoSuchProcess:
-            pass
     return found
+
+
+def ray_workers():
+    return [child.pid for child in psutil.Process().children(recursive=True) if "ray::" in child.name()]
 
 
 def gone(pids):
