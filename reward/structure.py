@@ -15,6 +15,7 @@ Equal = Callable[[str, str], bool]
 MAX_PARTS = 40  # of one answer: unordered parts are matched pairwise
 
 _JOINT = re.compile(r"\s*[,;]?\s*(?:\\(?:lor|vee|land|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:and|or)(?![a-z]))\s*|[,;]")
+_SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|backslash)(?![a-zA-Z])")
 _UNION = re.compile(r"\\cup(?![a-zA-Z])")
 _GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv)(?![a-zA-Z])|(?<!:)=|<|>")
@@ -41,7 +42,7 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
     if _MATRIX.fullmatch(prediction) and _MATRIX.fullmatch(answer):
         return _same_matrices(prediction, answer, equal)
     given_ranges, gold_ranges = _ranges(prediction), _ranges(answer)
-    if given_ranges and gold_ranges and (_RELATION.search(prediction + answer) or len(given_ranges + gold_ranges) > 2):
+    if given_ranges and gold_ranges:
         if len(given_ranges) != len(gold_ranges):
             return None  # [0, 1) and [1, 2] may be [0, 2]
         same = _matched(given_ranges, gold_ranges, lambda left, right: _same_interval(left, right, equal))
@@ -53,6 +54,8 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
         return equal(given, gold)
     if (given_name and not _RELATION.search(answer)) or (gold_name and not _RELATION.search(prediction)):
         return equal(given, gold)
+    if _SET_OPERATION.search(prediction + answer):
+        return None
     if "\\pm" in prediction + answer or "\\mp" in prediction + answer:
         return _matched(_members(prediction), _members(answer), equal)
     return _compare_collections(_collection(prediction), _collection(answer), equal, ordered)
@@ -187,6 +190,11 @@ def _ranges(text: str) -> list[Interval]:
     text = _member_of(text)
     if condition := _BY_CONDITION.fullmatch(text):
         text = condition[2].strip()
+    sides = [_interval(side) for side in re.split(r"\s+and\s+", text)]
+    if len(sides) == 2 and sides[0] and sides[1]:  # x > 2 and x < 5
+        below, above = sorted(sides, key=lambda side: side.low == "-\\infty")  # type: ignore[union-attr]
+        if below.high == "\\infty" and above.low == "-\\infty":
+            return [Interval(below.low, above.high, below.low_closed, above.high_closed)]
     pieces = split(text, _UNION)
     if len(pieces) == 1 and _has_order(text):
         pieces = [piece for piece in re.split(r"\s*(?<![a-zA-Z\\])or(?![a-z])\s*|\\(?:lor|vee)\s|,", text) if piece]

@@ -31,6 +31,7 @@ _CONFIG = [LatexExtractionConfig(boxed_match_priority=0)]
 # The parser works these out at once, before anything can be measured.
 _EVALUATED_WHILE_PARSING = re.compile(r"\\(?:gcd|lcm|binom)|\\operatorname\s*\{(?:gcd|lcm)")
 _POWER_OR_LARGE = re.compile(r"[\^!]|\d{5}")
+_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _PLAIN_FUNCTION = re.compile(r"(?<![\\a-zA-Z])(exp|sin|cos|tan|log|ln)\s*\(")
 
 
@@ -117,6 +118,8 @@ def _parse(formula: str) -> list[Any]:
 def _as_latex(formula: str) -> str:
     """Calculator notation (``2**(1/4)``, ``sqrt(3)``) as LaTeX."""
     formula = _PLAIN_FUNCTION.sub(r"\\\1(", formula.replace("**", "^"))
+    if _TRIGONOMETRIC.search(formula):
+        formula = re.sub(r"(\d+(?:\.\d+)?)\s*\^\\circ", r"(\1\\cdot\\frac{\\pi}{180})", formula)
     formula = re.sub(r"(\d)[eE]([+-]?\d+)", r"\1\\times 10^{\2}", formula)
     if reversed_equation := re.fullmatch(r"\s*(-?[\d./]+)\s*=\s*([a-zA-Z])\s*", formula):
         formula = f"{reversed_equation[2]}={reversed_equation[1]}"
