@@ -112,30 +112,28 @@ def gold(data: Path) -> None:
 
 def kills(calls: int) -> None:
     draws = random.Random(0)
-    done, killed = threading.Event(), 0
-
-    def kill() -> None:
-        nonlocal killed
-        while not done.wait(draws.uniform(0.5, 3.0)):
-            for pid in draws.sample(pids := pool.worker_pids(), min(1, len(pids))):
-                os.kill(pid, 9)
-                killed += 1
-
-    threading.Thread(target=kill).start()
+    killed: list[int] = []
     kinds: Counter[str] = Counter()
     started, memory = time.perf_counter(), 0
     for call in range(calls):
+        if draws.random() < 0.01:  # at a moment within one of the next calls
+            threading.Timer(draws.uniform(0, 0.1), kill_one, [killed]).start()
         rows = [mixed_row(draws, 1000 * call + i) for i in range(draws.randint(1, 6))]
         verdicts = math_verdicts([""] * len(rows), [row[0] for row in rows], answer=[row[1] for row in rows])
         for verdict, (_, _, expected) in zip(verdicts, rows, strict=True):
             kinds["as expected" if verdict.score == expected else f"error {verdict.error}"] += 1
         if call == calls // 10:
             memory = resident_kb()
-    done.set()
     taken = time.perf_counter() - started
-    print(f"{calls} calls, {sum(kinds.values())} rows in {taken:.0f} s; {killed} workers killed; {dict(kinds)}")
+    print(f"{calls} calls, {sum(kinds.values())} rows in {taken:.0f} s; {len(killed)} workers killed; {dict(kinds)}")
     print(f"workers left {len(pool.worker_pids())}; counters {pool.counters()}")
     print(f"resident memory: {memory} kB after a tenth, {resident_kb()} kB at the end")
+
+
+def kill_one(killed: list[int]) -> None:
+    for pid in pool.worker_pids()[:1]:
+        os.kill(pid, 9)
+        killed.append(pid)
 
 
 def mixed_row(draws: random.Random, number: int) -> tuple[str, str, float]:

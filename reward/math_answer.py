@@ -148,12 +148,17 @@ def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT)
         return decided
     given, gold = _sides(prediction, answer)
     errors: list[str | None] = []
-    equal = compare_parts(
-        given, gold, lambda *parts: _note(errors, *equivalent(*parts, conventions)), conventions.ordered
-    )
-    if equal is not None:
-        error = None if equal else next(filter(None, errors), None)
-        return (None, error) if "bad_answer" in errors and not equal else (equal, error)
+
+    def equal_parts(given_part: str, gold_part: str) -> bool:
+        equal, error = equivalent(given_part, gold_part, conventions)
+        errors.append(error)
+        return equal is True
+
+    equal = compare_parts(given, gold, equal_parts, conventions.ordered)
+    if equal:
+        return True, None
+    if equal is False:
+        return (None, "bad_answer") if "bad_answer" in errors else (False, next(filter(None, errors), None))
     if _is_unwieldy(gold):
         return None, "bad_answer"
     if _is_unwieldy(given):
@@ -162,11 +167,6 @@ def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT)
 
     equal, error = compare(without_unit(given), without_unit(gold), conventions)
     return (False, None) if equal is None and _WORDS.fullmatch(plain_text(gold)) else (equal, error)
-
-
-def _note(errors: list[str | None], equal: bool | None, error: str | None) -> bool:
-    errors.append(error)
-    return equal is True
 
 
 def _decide_plain(prediction: str, answer: str, conventions: Conventions) -> tuple[bool | None, str | None] | None:

@@ -21,13 +21,14 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever prints, prints elsewhere
     equivalent("\\sqrt{2}", "x")  # the imports, before the limits
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process; it may have been ignored by who started it
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     replies.write(b"ready\n")
     for line in sys.stdin.buffer:
         seconds, rows = json.loads(line)
         for prediction, answer, conventions in rows:
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process: nobody handles it
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             try:
                 reply = equivalent(prediction, answer, Conventions(**conventions))
             except MemoryError:
