@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from reward.quantities import parse_number
+
 Form = Literal["boxed", "hashes", "phrase", "last"]
 DEFAULT_FORMS: tuple[Form, ...] = ("boxed", "hashes")
 ALL_FORMS: tuple[Form, ...] = ("boxed", "hashes", "phrase", "last")
@@ -64,8 +66,9 @@ def _last_boxes(text: str) -> str | None:
         if contents and (not is_joint or len(contents) == MAX_BOXES):
             break
         content = text[inner:end].strip()
-        if content not in contents:
-            contents.insert(0, content)
+        number = parse_number(content)
+        if content not in contents and (number is None or number not in map(parse_number, contents)):
+            contents.insert(0, content)  # not one that says the same in other words
         first_start = start
     if not contents and (bare := _BOX_WITHOUT_BRACES.findall(text)):
         return bare[-1]

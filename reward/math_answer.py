@@ -18,7 +18,7 @@ from reward import pool
 from reward.base import Completion, RewardError, Verdict, completion_text
 from reward.extraction import DEFAULT_FORMS, Form, extract_answer
 from reward.notation import plain_text, tidy
-from reward.quantities import DEFAULT, Conventions, Percent, numbers_equal, parse_number, times_equal, without_unit
+from reward.quantities import DEFAULT, Conventions, Percent, numbers_equal, parse_number, times_equal
 from reward.structure import compare_parts, split
 
 # The largest formula handed to the parser, whose time can grow exponentially with nesting. The answers
@@ -165,7 +165,7 @@ def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT)
         return False, "too_complex"
     from reward.symbolic import compare
 
-    equal, error = compare(without_unit(given), without_unit(gold), conventions)
+    equal, error = compare(given, gold, conventions)
     return (False, None) if equal is None and _WORDS.fullmatch(plain_text(gold)) else (equal, error)
 
 

@@ -190,9 +190,9 @@ def _ranges(text: str) -> list[Interval]:
     text = _member_of(text)
     if condition := _BY_CONDITION.fullmatch(text):
         text = condition[2].strip()
-    sides = [_interval(side) for side in re.split(r"\s+and\s+", text)]
-    if len(sides) == 2 and sides[0] and sides[1]:  # x > 2 and x < 5
-        below, above = sorted(sides, key=lambda side: side.low == "-\\infty")  # type: ignore[union-attr]
+    sides = [side for side in map(_interval, re.split(r"\s+and\s+", text)) if side]
+    if len(sides) == 2:  # x > 2 and x < 5
+        below, above = sorted(sides, key=lambda side: side.low == "-\\infty")
         if below.high == "\\infty" and above.low == "-\\infty":
             return [Interval(below.low, above.high, below.low_closed, above.high_closed)]
     pieces = split(text, _UNION)

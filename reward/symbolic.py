@@ -17,7 +17,7 @@ import sympy
 from math_verify import parse, verify
 from math_verify.parser import LatexExtractionConfig
 
-from reward.quantities import DEFAULT, Conventions, parse_number, rounds
+from reward.quantities import DEFAULT, Conventions, parse_number, rounds, without_unit
 
 MAX_DIGITS = 20_000  # of any number that evaluation would build
 MAX_SYMBOLIC_POWER = 20  # (x + 1)^n may be expanded
@@ -120,6 +120,7 @@ def _as_latex(formula: str) -> str:
     formula = _PLAIN_FUNCTION.sub(r"\\\1(", formula.replace("**", "^"))
     if _TRIGONOMETRIC.search(formula):
         formula = re.sub(r"(\d+(?:\.\d+)?)\s*\^\\circ", r"(\1\\cdot\\frac{\\pi}{180})", formula)
+    formula = without_unit(formula)
     formula = re.sub(r"(\d)[eE]([+-]?\d+)", r"\1\\times 10^{\2}", formula)
     if reversed_equation := re.fullmatch(r"\s*(-?[\d./]+)\s*=\s*([a-zA-Z])\s*", formula):
         formula = f"{reversed_equation[2]}={reversed_equation[1]}"

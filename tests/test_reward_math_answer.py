@@ -47,6 +47,7 @@ EXTRACTION = [
     ("\\boxed{1} papers and \\boxed{2} bins", "1, 2"),
     ("\\boxed{10} and then \\boxed{42}", "42"),
     ("\\boxed{(3, 3)} \\text{ for part (a) and } \\boxed{(1, 1)}", "(3, 3), (1, 1)"),
+    ("\\boxed{1\\frac{1}{2}},$ or $\\boxed{\\frac{3}{2}}$", "\\frac{3}{2}"),
     ("\\boxed 5", "5"),
     ("see #### 5", None),
     ("\\boxed{}", None),
