@@ -14,7 +14,7 @@ import pytest
 from reward import RewardError, grade, math_reward, pool
 from reward.extraction import ALL_FORMS, extract_answer
 from reward.math_answer import equivalent, math_verdicts, self_test
-from reward.quantities import Conventions, parse_number
+from reward.quantities import Conventions, numbers_equal, parse_number
 
 DATA = Path(__file__).parents[2] / "shared/data"
 
@@ -388,8 +388,11 @@ def test_every_math_answer_under_itself_and_a_neighbours():
     assert set(math_reward(boxed, boxed, answer=golds)) == {1.0}
     solutions = [row["solution"] for row in math500]
     assert set(math_reward(solutions, solutions, answer=[row["answer"] for row in math500])) == {1.0}
-    pairs = [(mine, other) for mine, other in zip(boxed[:120], golds[1:], strict=False) if other not in mine]
-    assert set(math_reward(pairs, [mine for mine, _ in pairs], answer=[other for _, other in pairs])) == {0.0}
+    pairs = [pair for pair in zip(golds[:120], golds[1:], strict=False) if not numbers_equal(*pair)]
+    pairs = [(mine, other) for mine, other in pairs if mine != other]
+    assert len(pairs) > 100
+    completions = [f"\\boxed{{{mine}}}" for mine, _ in pairs]
+    assert set(math_reward(pairs, completions, answer=[other for _, other in pairs])) == {0.0}
 
 
 DISAGREED = {
