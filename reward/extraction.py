@@ -6,16 +6,33 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-Form = Literal["boxed", "hashes", "phrase"]
-DEFAULT_FORMS: tuple[Form, ...] = ("boxed", "hashes")
+from reward.quantities import parse_number
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-# Between two boxes that belong together ("\boxed{1} and \boxed{2}") nothing else is written.
-_JOINT = re.compile(r"(?:[ \t,;$&]|\\[()\[\],;! ]|\\q?quad\b|\\text\s*\{\s*(?:and|or)\s*\}|\band\b|\bor\b)*")
-_HASHES = re.compile(r"^####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+Form = Literal["boxed", "hashes", "phrase", "last"]
+DEFAULT_FORMS: tuple[Form, ...] = ("boxed", "hashes")
+ALL_FORMS: tuple[Form, ...] = ("boxed", "hashes", "phrase", "last")
+
+_BRACE = re.compile(r"(?P<box>\\(?:begin)?(?:boxed|fbox)\s*\{)|(?P<escaped>\\\\(?=[{}])|\\[{}])|[{}]")
+_BOX_WITHOUT_BRACES = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
+MAX_BOXES = 50  # in one answer
+MAX_BETWEEN = 80  # characters
+# Between two boxes that belong together ("\boxed{1} and \boxed{2}", "\boxed{3} cats and \boxed{4}",
+# "\boxed{1}, y = \boxed{2}") nothing else is written.
+_BETWEEN = r"(?:[ \t,;$&]|\\[()\[\],;! ]|\\q?quad\b)*"
+_JOINT = re.compile(
+    rf"{_BETWEEN}(?:(?:[a-z]+ )?\band\b|\bor\b|\\text\s*\{{[^{{}}]*\b(?:and|or)\s*\}})?"
+    rf"{_BETWEEN}(?:[a-zA-Z]\w?(?:_\{{?\w+\}}?)?\s*=\s*)?{_BETWEEN}"
+)
+_HASHES = re.compile(r"^####(.*)$", re.MULTILINE)
 _PHRASE = re.compile(r"\b(?:final\s+)?answer\b[*_\s]*(?:is|:|=)[:\s*_]*([^\s*_].*)", re.IGNORECASE)
-_MATH = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
+_MATH = re.compile(  # inline: on one line; none holds another one's opening, so that time is linear
+    r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\(((?:[^\\\n]|\\[^()\n])+)\\\)|\\\[((?:[^\\]|\\[^\[\]])+)\\\]"
+)
 _SENTENCE_END = re.compile(r"[.,;:!?]?\*\*|[.;!?](?=\s|$)|,\s(?=[A-Za-z])|\s(?:because|since|so|which)\b|<\|")
+_PROSE = re.compile(r"(?<![\\a-zA-Z{])(?:[A-Za-z]{2,}[,:]?\s+[a-z]+|[A-Za-z]{3,}\s*:\s)")
+_CODE = re.compile(r"__\w+__|\w\(\s*['\"]|[a-zA-Z_]\.[a-zA-Z_]+\(|\blambda\b|\bimport\b")
+_NUMBER = re.compile(r"(?<![\w.,/])[-−]?[$€£]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:\s*/\s*\d+)?%?")
+_GOES_ON = re.compile(r"\s*(?:[+*/^=×÷]|-\s)")
 
 
 def extract_answer(text: str, forms: Sequence[Form] = DEFAULT_FORMS) -> str | None:
@@ -25,7 +42,8 @@ def extract_answer(text: str, forms: Sequence[Form] = DEFAULT_FORMS) -> str | No
       nothing but commas, "and" or "or" are one answer, a list;
     - ``hashes``: the last line ``#### ...`` (GSM8K);
     - ``phrase``: what follows the last "(final) answer is" or "answer:", to the end of the sentence
-      ("Final answer: the volume is 120" gives 120).
+      ("Final answer: the volume is 120" gives 120);
+    - ``last``: the last line where it is nothing but an answer, else the last formula or number.
 
     Never the whole text: a completion that commits itself to no answer has none.
     """
@@ -37,44 +55,43 @@ def extract_answer(text: str, forms: Sequence[Form] = DEFAULT_FORMS) -> str | No
 
 
 def _last_boxes(text: str) -> str | None:
-    if "\\boxed" not in text and "\\fbox" not in text:
+    if "boxed" not in text and "\\fbox" not in text:
         return None
     contents: list[str] = []
     first_start = len(text)
-    for opening in reversed(list(_BOX.finditer(text))):
-        end = _closing_brace(text, opening.end())
-        if end is None or end >= first_start:  # cut off, or it holds the box taken already
+    for start, inner, end in reversed(_complete_boxes(text)):
+        if end >= first_start:  # it holds the box taken already
             continue
-        if contents and not _JOINT.fullmatch(text, end + 1, first_start):
+        is_joint = first_start - end <= MAX_BETWEEN and _JOINT.fullmatch(text, end + 1, first_start)
+        if contents and (not is_joint or len(contents) == MAX_BOXES):
             break
-        content = text[opening.end() : end].strip()
-        if content not in contents:
-            contents.insert(0, content)
-        first_start = opening.start()
+        content = text[inner:end].strip()
+        number = parse_number(content)
+        if content not in contents and (number is None or number not in map(parse_number, contents)):
+            contents.insert(0, content)  # not one that says the same in other words
+        first_start = start
+    if not contents and (bare := _BOX_WITHOUT_BRACES.findall(text)):
+        return bare[-1]
     return ", ".join(contents) or None
 
 
-def _closing_brace(text: str, start: int) -> int | None:
-    """Where the brace that is open at ``start`` closes; escaped braces are not counted."""
-    depth, index = 1, start
-    while index < len(text):
-        character = text[index]
-        if character == "\\":
-            index += 1
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return index
-        index += 1
-    return None
+def _complete_boxes(text: str) -> list[tuple[int, int, int]]:
+    """Start, start of the content and closing brace of each box that is closed, by start; escaped braces aside."""
+    opened: list[tuple[int, int]] = []
+    boxes = []
+    for token in _BRACE.finditer(text):
+        if token[0] == "}":
+            if opened and (box := opened.pop())[1]:
+                boxes.append((*box, token.start()))
+        elif token[0][-1] == "{" and token.lastgroup != "escaped":
+            opened.append((token.start(), token.end() if token.lastgroup == "box" else 0))
+    return sorted(boxes)
 
 
 def _last_hashes(text: str) -> str | None:
     if "####" not in text:
         return None
-    found = _HASHES.findall(text)
+    found = [line for line in map(str.strip, _HASHES.findall(text)) if line]
     return found[-1] if found else None
 
 
@@ -84,10 +101,31 @@ def _last_phrase(text: str) -> str | None:
         return None
     answer = found[-1].strip()
     if formula := _MATH.match(answer):
-        return next(group for group in formula.groups() if group).strip()
+        return _inner(formula)
     if end := _SENTENCE_END.search(answer):
         answer = answer[: end.start()]
+    if answer[:1].isalpha() and _PROSE.search(answer) and len(numbers := _NUMBER.findall(answer)) == 1:
+        return numbers[0]
     return answer.rpartition(" is ")[2].strip(" $") or None
 
 
-_FINDERS = {"boxed": _last_boxes, "hashes": _last_hashes, "phrase": _last_phrase}
+def _last_expression(text: str) -> str | None:
+    text = text.partition("<|im_")[0].strip()
+    line = text.rpartition("\n")[2].strip()
+    formulas = list(_MATH.finditer(text))
+    if formulas and "\n" in formulas[-1][0] and not text[formulas[-1].end() :].strip(" ."):
+        return _inner(formulas[-1])
+    if not _PROSE.search(line):
+        return line or None
+    if _CODE.search(text):
+        return None
+    numbers = [match for match in _NUMBER.finditer(text) if not _GOES_ON.match(text, match.end())]
+    found = sorted([*numbers, *formulas], key=lambda match: match.end())
+    return _inner(found[-1]) if found else None
+
+
+def _inner(match: re.Match[str]) -> str:
+    return next(filter(None, match.groups()), match[0]).strip()
+
+
+_FINDERS = {"boxed": _last_boxes, "hashes": _last_hashes, "phrase": _last_phrase, "last": _last_expression}

@@ -1,21 +1,25 @@
 """Is the final answer of a completion mathematically the right one?
 
 The answer is extracted strictly (:mod:`reward.extraction`), plain numbers are compared exactly, and
-the rest goes to Math-Verify. What a model wrote is data: it is never run, a malformed answer is a 0
-with an error kind, and what could cost unbounded time to evaluate is refused by its size. (There is
-no clock here: signal timeouts work in a main thread only.)
+answers of several parts part by part, and the rest goes to Math-Verify. What a model wrote is data: it is
+never run, a malformed answer is a 0 with an error kind, what could cost unbounded time to evaluate is
+refused by its size, and what takes too long nevertheless is ended with its process (:mod:`reward.pool`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
+from dataclasses import asdict
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
+from reward import pool
 from reward.base import Completion, RewardError, Verdict, completion_text
 from reward.extraction import DEFAULT_FORMS, Form, extract_answer
+from reward.notation import plain_text, tidy
+from reward.quantities import DEFAULT, Conventions, Percent, numbers_equal, parse_number, times_equal
+from reward.structure import compare_parts, split
 
 # The largest formula handed to the parser, whose time can grow exponentially with nesting. The answers
 # of the MATH data set need 159 characters, 3 brackets within each other, 7 scripts.
@@ -45,15 +49,54 @@ def math_verdicts(
     answer: Sequence[str],
     forms: Sequence[Form] = DEFAULT_FORMS,
     numeric: bool = False,
+    percent: Percent = "unit",
+    decimal_comma: bool = True,
+    digits: int = 5,
+    ordered: bool = False,
+    workers: int = 2,
+    time_limit_s: float = 5.0,
+    memory_mb: int = 1024,
     **columns: Any,
 ) -> list[Verdict]:
-    """:func:`grade` for each completion."""
-    texts = map(completion_text, completions)
-    return [grade(text, gold, forms=forms, numeric=numeric) for text, gold in zip(texts, answer, strict=True)]
+    """As :func:`grade` for each completion, with limits: formulas are compared in worker processes.
+
+    At most ``workers`` at a time, each comparison within ``time_limit_s`` seconds of processor time and
+    ``memory_mb``; beyond them (``timeout``, ``memory``, ``crash``) an answer is wrong, but not judged (None)
+    where it is the right one that takes so much (``bad_answer``), or where no worker could be had (``grader``).
+    For ``percent`` to ``ordered`` see :class:`reward.quantities.Conventions`. Raises
+    :class:`reward.base.RewardError` over a bad setting.
+    """
+    if workers < 1 or time_limit_s <= 0 or memory_mb < 512:
+        raise RewardError(
+            f"reward 'math' with workers {workers}, time_limit_s {time_limit_s}, memory_mb {memory_mb}: "
+            "expected at least 1, more than 0, and at least 512"
+        )
+    conventions = _conventions(percent=percent, decimal_comma=decimal_comma, digits=digits, ordered=ordered)
+    verdicts: list[Verdict | None] = []
+    waiting: dict[tuple[str, str], list[int]] = {}  # equal comparisons are made once
+    for row, (completion, gold) in enumerate(zip(completions, answer, strict=True)):
+        found = _prepare(completion_text(completion), gold, forms, numeric, conventions)
+        verdicts.append(found if isinstance(found, Verdict) else None)
+        if not isinstance(found, Verdict):
+            waiting.setdefault(found, []).append(row)
+    settings = asdict(conventions)
+    rows = [(*pair, settings) for pair in waiting]
+    outcomes = pool.compare_all(rows, workers, time_limit_s, memory_mb)
+    for (pair, places), outcome in zip(waiting.items(), outcomes, strict=True):
+        for row in places:
+            verdicts[row] = _verdict(pair[0], *outcome)
+    return cast(list[Verdict], verdicts)
 
 
-def grade(completion: str, answer: str, *, forms: Sequence[Form] = DEFAULT_FORMS, numeric: bool = False) -> Verdict:
-    """Judge one completion against the right ``answer``.
+def grade(
+    completion: str,
+    answer: str,
+    *,
+    forms: Sequence[Form] = DEFAULT_FORMS,
+    numeric: bool = False,
+    conventions: Conventions = DEFAULT,
+) -> Verdict:
+    """Judge one completion against the right ``answer``, in this process and without limits on time.
 
     ``forms`` says where an answer may stand (:func:`reward.extraction.extract_answer`); none found is
     wrong (``no_answer``). ``numeric`` takes a written-out number only, so that a sum which the model
@@ -61,6 +104,14 @@ def grade(completion: str, answer: str, *, forms: Sequence[Form] = DEFAULT_FORMS
     only an ``answer`` that is itself empty, too complex or, with ``numeric``, no number
     (``bad_answer``); where it is a whole worked solution, its boxed or ``####`` answer is meant.
     """
+    found = _prepare(completion, answer, forms, numeric, conventions)
+    return found if isinstance(found, Verdict) else _verdict(found[0], *equivalent(*found, conventions))
+
+
+def _prepare(
+    completion: str, answer: str, forms: Sequence[Form], numeric: bool, conventions: Conventions
+) -> Verdict | tuple[str, str]:
+    """The verdict where it takes no formula, else what is to be compared."""
     gold = extract_answer(answer) or answer
     if not gold.strip() or (numeric and parse_number(gold) is None):
         return Verdict(None, None, error="bad_answer")
@@ -69,33 +120,82 @@ def grade(completion: str, answer: str, *, forms: Sequence[Form] = DEFAULT_FORMS
         return Verdict(False, 0.0, error="no_answer")
     if numeric:
         given = parse_number(extracted)
-        equal, error = given == parse_number(gold), "not_a_number" if given is None else None
-    else:
-        equal, error = equivalent(extracted, gold)
+        return _verdict(extracted, given == parse_number(gold), "not_a_number" if given is None else None)
+    decided = _decide_plain(extracted, gold, conventions)
+    return (extracted, gold) if decided is None else _verdict(extracted, *decided)
+
+
+def _verdict(extracted: str, equal: bool | None, error: str | None) -> Verdict:
     return Verdict(equal, None if equal is None else float(equal), extracted, error)
 
 
-def equivalent(prediction: str, answer: str) -> tuple[bool | None, str | None]:
+def _conventions(**settings: Any) -> Conventions:
+    try:
+        return Conventions(**settings)
+    except ValueError as error:
+        raise RewardError(f"reward 'math': {error}") from error
+
+
+def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT) -> tuple[bool | None, str | None]:
     """Whether two bare answers are equal, and the kind of error met on the way.
 
-    Numbers (integers, decimals, fractions; thousands separators, currency, percent and degree signs
-    and units aside) are compared exactly, but a decimal of six or more places also equals the
-    fraction it rounds. Texts are equal but for blanks, ``\\text`` and case. All else is Math-Verify's.
+    Numbers and times are compared exactly (:mod:`reward.quantities`), lists, tuples, sets, intervals and
+    matrices part by part (:mod:`reward.structure`), texts but for blanks, ``\\text`` and case. All else is
+    Math-Verify's. None: ``answer`` is no answer that anything could be compared with (``bad_answer``).
     """
-    if not _EQUALS.search(answer):
-        prediction = _last_side(prediction)
-    given, gold = parse_number(prediction), parse_number(answer)
-    if given is not None and gold is not None:
-        return given == gold or _rounds(prediction, given, gold) or _rounds(answer, gold, given), None
-    if _same_text(prediction, answer):
+    decided = _decide_plain(prediction, answer, conventions)
+    if decided is not None:
+        return decided
+    given, gold = _sides(prediction, answer)
+    errors: list[str | None] = []
+
+    def equal_parts(given_part: str, gold_part: str) -> bool:
+        equal, error = equivalent(given_part, gold_part, conventions)
+        errors.append(error)
+        return equal is True
+
+    equal = compare_parts(given, gold, equal_parts, conventions.ordered)
+    if equal:
         return True, None
-    if _is_unwieldy(answer):
+    if equal is False:
+        return (None, "bad_answer") if "bad_answer" in errors else (False, next(filter(None, errors), None))
+    if _is_unwieldy(gold):
         return None, "bad_answer"
-    if _is_unwieldy(prediction):
+    if _is_unwieldy(given):
         return False, "too_complex"
     from reward.symbolic import compare
 
-    return compare(_tidy(prediction), _tidy(answer))
+    equal, error = compare(given, gold, conventions)
+    return (False, None) if equal is None and _WORDS.fullmatch(plain_text(gold)) else (equal, error)
+
+
+def _decide_plain(prediction: str, answer: str, conventions: Conventions) -> tuple[bool | None, str | None] | None:
+    """The part of :func:`equivalent` that takes bounded time: numbers, times, texts. None if it takes more."""
+    if prediction.strip() == answer.strip() != "":
+        return True, None
+    if len(answer) > MAX_CHARS:
+        return None, "bad_answer"
+    if len(prediction) > MAX_CHARS:
+        return False, "too_complex"
+    given, gold = _sides(prediction, answer)
+    equal = numbers_equal(given, gold, conventions)
+    if equal is None and _same_text(given, gold):
+        return True, None
+    if equal is None:
+        equal = times_equal(given, gold)
+    return None if equal is None else (equal, None)
+
+
+def _sides(prediction: str, answer: str) -> tuple[str, str]:
+    """Both in the one notation, and of ``x = ... = 7`` the last side where no equation is asked for."""
+    given, gold = (
+        tidy((extract_answer(text, ("boxed",)) if "\\" in text else None) or text) for text in (prediction, answer)
+    )
+    if gold.count("{") > gold.count("}"):
+        gold = gold.removeprefix("\\boxed{")  # cut off, but it can be meant only so
+    if "=" in given and not _EQUALS.search(gold) and len(split(given)) == 1:
+        given = _EQUALS.split(given)[-1].strip()
+    return given, gold
 
 
 @lru_cache(maxsize=1)
@@ -104,12 +204,13 @@ def self_test() -> None:
 
     Raises :class:`reward.base.RewardError`.
     """
-    for completion, answer, expected in _SELF_TEST:
-        verdict = grade(completion, answer)
-        if verdict.correct is not expected:
+    completions, answers, expected = zip(*_SELF_TEST, strict=True)
+    verdicts = math_verdicts(completions, completions, answer=answers, workers=1, time_limit_s=60.0)
+    for completion, answer, right, verdict in zip(completions, answers, expected, verdicts, strict=True):
+        if verdict.correct is not right:
             raise RewardError(
                 f"the math grader's self-test failed: {completion!r} against {answer!r} gave {verdict}, "
-                f"expected {expected}; check that math-verify and its antlr4 runtime are installed"
+                f"expected {right}; check that math-verify and its antlr4 runtime are installed"
             )
 
 
@@ -124,93 +225,25 @@ _SELF_TEST = (
 )
 
 
-# --- numbers -------------------------------------------------------------------------------------
+# --- texts ---------------------------------------------------------------------------------------
 
-_UNSIGNED = r"(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)?(?:\.\d*)?"
-_DECIMAL = re.compile(rf"([+-]?)\s*({_UNSIGNED})", re.ASCII)
-_RATIO = re.compile(rf"([+-]?)\s*({_UNSIGNED})\s*/\s*({_UNSIGNED})", re.ASCII)
-_FRAC = re.compile(
-    rf"([+-]?)\s*\\[dtc]?frac\s*(?:\{{\s*([+-]?{_UNSIGNED})\s*\}}|(\d))\s*(?:\{{\s*({_UNSIGNED})\s*\}}|(\d))",
-    re.ASCII,
-)
-_WORD = r"(?!(?:hundred|thousand|million|billion|trillion|dozen|and|or|to|mod|base|sqrt|pi)\b)[A-Za-z]{3,}"
-_UNIT = re.compile(
-    r"(?:\s*\\(?:text|textrm|textnormal|textbf|mbox|mathrm|operatorname)\s*\{(?![^{}]*illion|[^{}]*thousand)[^{}]*\}"
-    r"(?:\s*\^\s*\{?\d\}?)?"
-    r"|\s*\^\s*\{?\s*\\circ\s*\}?|\s*°|\s*\\?%"
-    rf"|\s+(?:{_WORD}|(?:[cmk]?m|[mk]?g|ml|ft|lbs?|oz|hrs?|mph)\b)(?:\s+{_WORD}){{0,3}}(?:\s*\^\s*\{{?\d\}}?)?)+$"
-)
-
-
-@lru_cache(maxsize=8192)
-def parse_number(text: str) -> Fraction | None:
-    """The exact value of a written-out number, or None: 7, -0.5, 1,250, $3, 3/4, \\frac34, 25\\%, 15 cm.
-
-    A percent sign is a unit like any other: 25% is 25.
-    """
-    if len(text) > 200:
-        return None
-    text = _UNIT.sub("", _tidy(text))
-    if match := _DECIMAL.fullmatch(text):
-        sign, top, bottom = match[1], match[2], "1"
-    elif match := _RATIO.fullmatch(text):
-        sign, top, bottom = match[1], match[2], match[3]
-    elif match := _FRAC.fullmatch(text):
-        sign, top, bottom = match[1], match[2] or match[3], match[4] or match[5]
-    else:
-        return None
-    try:
-        value = Fraction(top.replace(",", "")) / Fraction(bottom.replace(",", ""))
-    except (ValueError, ZeroDivisionError):  # no digit at all, or nothing to divide by
-        return None
-    return -value if sign == "-" else value
-
-
-def _rounds(text: str, decimal: Fraction, exact: Fraction) -> bool:
-    """Whether ``text``, a decimal of six places or more, is ``exact`` (no such decimal itself) rounded."""
-    places = len(_tidy(text).partition(".")[2].rstrip("%\\ "))
-    if places < 6 or "/" in text or "frac" in text or 10**places % exact.denominator == 0:
-        return False
-    return abs(decimal - exact) <= Fraction(1, 2 * 10**places)
-
-
-# --- formulas and texts ---------------------------------------------------------------------------------------
-
-_FORMULA = re.compile(r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*", re.DOTALL)
-_SPACING = re.compile(r"\\!\s*|\\[,;:]|\\q?quad\b|\\displaystyle\b")
-_TEXT = re.compile(r"\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
 _CHOICE = re.compile(r"\(?([A-J])\)?(?:\s*[:.)]\s.*)?", re.DOTALL)
 
+_WORDS = re.compile(r"\([A-Z]\)|[A-Za-z][A-Za-z ,'-]+")  # a text, which needs no reading as a formula
 _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)")
-
-
-def _last_side(formula: str) -> str:
-    """The right side of ``x = ... = 7``; a list of equations stays whole."""
-    return formula if "," in formula or ";" in formula else _EQUALS.split(formula)[-1]
-
-
-def _tidy(text: str) -> str:
-    """``text`` without what surrounds a formula: math delimiters, bold marks, spacing, currency, a last dot."""
-    text = text.strip()
-    if text.isalnum():
-        return text
-    while match := _FORMULA.fullmatch(text):
-        text = next(group for group in match.groups() if group is not None).strip()
-    text = _SPACING.sub("", text.replace("−", "-").replace("{,}", ",").replace("\\$", "").replace("$", ""))
-    return text.strip().rstrip("\\").removesuffix(".").strip()
 
 
 def _same_text(prediction: str, answer: str) -> bool:
     given, gold = _text_key(prediction), _text_key(answer)
     if given == gold:
         return bool(gold)
-    if len(gold) == 1 and (choice := _CHOICE.fullmatch(_TEXT.sub(r"\1", _tidy(prediction)))):
+    if len(gold) == 1 and (choice := _CHOICE.fullmatch(plain_text(tidy(prediction)))):
         return choice[1] == gold
     return False
 
 
 def _text_key(text: str) -> str:
-    text = re.sub(r"\s+", "", _TEXT.sub(r"\1", _tidy(text)))
+    text = re.sub(r"\s+", "", plain_text(tidy(text)))
     if re.fullmatch(r"\([A-J]\)", text):
         return text[1]
     return text.casefold() if len(text) > 1 and text.isalpha() else text

@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import math
 import re
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 import sympy
 from math_verify import parse, verify
 from math_verify.parser import LatexExtractionConfig
+
+from reward.quantities import DEFAULT, Conventions, parse_number, rounds, without_unit
 
 MAX_DIGITS = 20_000  # of any number that evaluation would build
 MAX_SYMBOLIC_POWER = 20  # (x + 1)^n may be expanded
@@ -28,6 +31,7 @@ _CONFIG = [LatexExtractionConfig(boxed_match_priority=0)]
 # The parser works these out at once, before anything can be measured.
 _EVALUATED_WHILE_PARSING = re.compile(r"\\(?:gcd|lcm|binom)|\\operatorname\s*\{(?:gcd|lcm)")
 _POWER_OR_LARGE = re.compile(r"[\^!]|\d{5}")
+_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _PLAIN_FUNCTION = re.compile(r"(?<![\\a-zA-Z])(exp|sin|cos|tan|log|ln)\s*\(")
 
 
@@ -35,34 +39,69 @@ class TooComplex(ValueError):
     """Working this out could take time or memory without end."""
 
 
-def compare(prediction: str, answer: str) -> tuple[bool | None, str | None]:
+def compare(prediction: str, answer: str, conventions: Conventions = DEFAULT) -> tuple[bool | None, str | None]:
     """Whether two formulas are equal, and an error kind: ``too_complex``, ``unparseable``, ``bad_answer``.
 
     Both are bare (no math delimiters). None: it is the right answer that cannot be evaluated.
     """
-    gold, gold_value, gold_error = _read(answer)
+    gold, gold_error = _read(answer)
     if gold_error:
         return None, "bad_answer"
-    given, given_value, error = _read(prediction)
+    given, error = _read(prediction)
     if error:
         return False, error
-    if gold_value is not None and given_value is not None:
-        return gold_value == given_value, None
+    given_number, gold_number = _number(given[0]), _number(gold[0])
+    if given_number is not None and gold_number is not None:
+        return _equal_numbers(prediction, given_number, answer, gold_number, conventions), None
     # A text the parser cannot read stays a string; such answers are equal as strings only.
     error = "unparseable" if all(isinstance(item, str) for item in given) else None
     return bool(verify(gold, given, timeout_seconds=None)), error
 
 
+def _number(tree: Any) -> sympy.Expr | None:
+    """The tree, if it is a number; a lone letter i, which the parser takes for a variable, is the imaginary unit."""
+    if not isinstance(tree, sympy.Expr):
+        return None
+    tree = tree.xreplace({letter: sympy.I for letter in tree.free_symbols if str(letter) == "i"})
+    return tree if tree.is_number else None
+
+
+def _equal_numbers(prediction: str, given: sympy.Expr, answer: str, gold: sympy.Expr, conventions: Conventions) -> bool:
+    """Exactly, to relative precision; where a decimal stands for what it rounds, by its digits.
+
+    Math-Verify rounds to six places, which makes all tiny numbers equal.
+    """
+    if not (given.is_finite and gold.is_finite):
+        return bool(given == gold)
+    for text, decimal, exact in ((prediction, given, gold), (answer, gold, given)):
+        written = parse_number(text)
+        if written is not None and decimal.has(sympy.Float) and not exact.has(sympy.Float):
+            value = exact.doit()
+            value = value if value.is_Rational else value.evalf(60)
+            if not value.is_Rational and not value.is_Float:
+                return False  # infinite, or not real
+            value = Fraction(str(value))
+            return written == value or rounds(text, written, value, conventions)
+    if given.has(sympy.Float) or gold.has(sympy.Float):
+        return bool(abs((given - gold).evalf(20)) <= 1e-9 * abs(gold.evalf(20)))
+    digits = int(max(_magnitude(given), _magnitude(gold)))
+    difference = (given.doit() - gold.doit()).evalf(2, maxn=60 + 2 * min(digits, 2000))
+    # sympy marks what it could not tell from zero at that precision by a precision of one bit
+    return all(part == 0 or getattr(part, "_prec", 0) == 1 for part in difference.as_real_imag())
+
+
 @lru_cache(maxsize=512)
-def _read(formula: str) -> tuple[list[Any], sympy.Rational | None, str | None]:
-    """Math-Verify's reading (a tree where there is one, and the normalised string), value, error kind."""
+def _read(formula: str) -> tuple[list[Any], str | None]:
+    """Math-Verify's reading (a tree where there is one, and the normalised string) and error kind."""
     try:
         parsed = _parse(formula)
-        return parsed, _rational(parsed), None if parsed else "unparseable"
-    except TooComplex:
-        return [], None, "too_complex"
+        return parsed, None if parsed else "unparseable"
+    except MemoryError:
+        raise
+    except (TooComplex, RecursionError):
+        return [], "too_complex"
     except Exception:  # whatever sympy raises over a formula that makes no sense; self_test finds a broken grader
-        return [], None, "unparseable"
+        return [], "unparseable"
 
 
 def _parse(formula: str) -> list[Any]:
@@ -79,19 +118,13 @@ def _parse(formula: str) -> list[Any]:
 def _as_latex(formula: str) -> str:
     """Calculator notation (``2**(1/4)``, ``sqrt(3)``) as LaTeX."""
     formula = _PLAIN_FUNCTION.sub(r"\\\1(", formula.replace("**", "^"))
-    formula = re.sub(r"\\mathrm\s*\{\s*e\s*\}", "e", formula)
+    if _TRIGONOMETRIC.search(formula):
+        formula = re.sub(r"(\d+(?:\.\d+)?)\s*\^\\circ", r"(\1\\cdot\\frac{\\pi}{180})", formula)
+    formula = without_unit(formula)
+    formula = re.sub(r"(\d)[eE]([+-]?\d+)", r"\1\\times 10^{\2}", formula)
     if reversed_equation := re.fullmatch(r"\s*(-?[\d./]+)\s*=\s*([a-zA-Z])\s*", formula):
         formula = f"{reversed_equation[2]}={reversed_equation[1]}"
     return re.sub(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", formula)
-
-
-def _rational(parsed: list[Any]) -> sympy.Rational | None:
-    """The exact value of a formula of integers and fractions; Math-Verify would round a tiny one to 0."""
-    tree = parsed[0] if parsed else None
-    if not isinstance(tree, sympy.Expr) or tree.free_symbols or tree.has(sympy.Float):
-        return None
-    value = tree.doit()
-    return value if isinstance(value, sympy.Rational) else None
 
 
 def _magnitude(tree: Any) -> float:

@@ -1,23 +1,23 @@
 """The math grader: extraction, exact numbers, formulas, hostile input, and whole data sets."""
 
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
 import threading
-import time
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from reward import RewardError, grade, math_answer, math_reward
-from reward.extraction import extract_answer
-from reward.math_answer import equivalent, math_verdicts, parse_number, self_test
+from reward import RewardError, grade, math_reward, pool
+from reward.extraction import ALL_FORMS, extract_answer
+from reward.math_answer import equivalent, math_verdicts, self_test
+from reward.quantities import Conventions, numbers_equal, parse_number
 
 DATA = Path(__file__).parents[2] / "shared/data"
-ALL_FORMS = ("boxed", "hashes", "phrase")
 
 
 def rows(name):
@@ -44,6 +44,12 @@ EXTRACTION = [
     ("work\n#### 72", "72"),
     ("#### 1\n#### 1,050 ", "1,050"),
     ("\\boxed{3}\n#### heading", "3"),
+    ("$y = \\boxed{2x}$ and $z_1 = \\boxed{3}$", "2x, 3"),
+    ("\\boxed{1} papers and \\boxed{2} bins", "1, 2"),
+    ("\\boxed{10} and then \\boxed{42}", "42"),
+    ("\\boxed{(3, 3)} \\text{ for part (a) and } \\boxed{(1, 1)}", "(3, 3), (1, 1)"),
+    ("\\boxed{1\\frac{1}{2}},$ or $\\boxed{\\frac{3}{2}}$", "\\frac{3}{2}"),
+    ("\\boxed 5", "5"),
     ("see #### 5", None),
     ("\\boxed{}", None),
     ("\\boxed{7", None),
@@ -68,7 +74,15 @@ def test_extraction_is_strict(text, answer):
         ("the answer is 1,234.5 dollars because", "1,234.5 dollars"),
         ("Final answer: the volume is 120. I hope", "120"),
         ("\\boxed{3}. The answer is 4", "3"),
-        ("nothing here", None),
+        ("Final Answer: Jane began 3 hours ago. I hope it is correct.", "3"),
+        ("so it costs 1,000.99€ in all", "1,000.99"),
+        ("first $x=1$, therefore the number is $\\frac{2}{3}$.", "\\frac{2}{3}"),
+        ("We find $x = 2$, that is 17/3 hours", "17/3"),
+        ("work it out\n42", "42"),
+        ("and so we get 80 +", None),
+        ("nothing here at all", None),
+        ("__import__('os').system('x') or 0", "__import__('os').system('x') or 0"),
+        ("run os.system('x') or else take 0", None),
     ],
 )
 def test_answer_phrases_are_read_where_asked_for(text, answer):
@@ -96,9 +110,20 @@ NUMBERS = {
     "11,\\! 111": "11111",
     "**73**": "73",
     "−4": "-4",
+    "1 \\frac{1}{2}": "3/2",
+    "-3 1/2": "-7/2",
+    "1.2e5": "120000",
+    "3 \\times 10^{-4}": "3/10000",
+    "5 million": "5000000",
+    "5 \\text{ million dollars}": "5000000",
+    "0.1\\overline{6}": "1/6",
+    "9.8\\ \\mathrm{m/s^2}": "49/5",
+    "60 km/h": "60",
+    "€5": "5",
+    "½": "1/2",
 }
-NOT_NUMBERS = ["", ".", "-", "1,22", "3+5", "1/0", "\\frac{1}{0}", "12:30", "5 million", "5 \\text{ million}", "x",
-               "3\\pi", "2^3", "1e5", "(7)", "7, 8", "7 and 8", "AZ2", "\\frac{1}{2", "1" * 300]  # fmt: skip
+NOT_NUMBERS = ["", ".", "-", "1,22", "3+5", "1/0", "\\frac{1}{0}", "12:30", "5 dozen", "x",
+               "3\\pi", "2^3", "1e99999", "(7)", "7, 8", "7 and 8", "AZ2", "\\frac{1}{2", "1" * 1300]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "value"), NUMBERS.items())
@@ -139,12 +164,86 @@ PAIRS = [
     ("E: a score", "E", True),
     ("\\frac{1}{0}", "1", False),
     ("0=0", "x+y=3", False),
+    # numbers by relative precision
+    ("e^{-100}", "e^{-101}", False),
+    ("\\frac{\\sqrt2}{2004!}", "\\frac{\\sqrt2}{2006!}", False),
+    ("\\sqrt{10^{100}+1}", "10^{50}", False),
+    ("1-\\frac{1}{e}", "1+\\frac{1}{e}", False),
+    ("2\\cdot 2^{1000}", "2^{1001}", True),
+    ("1 \\times 10^{400}", "10^{400}", True),
+    ("7 \\times 10^{12345}", "8 \\times 10^{12345}", False),
+    ("2.6667", "8/3", True),
+    ("2.6666", "8/3", False),
+    ("1.41421", "\\sqrt2", True),
+    ("i", "\\sqrt{-1}", True),
+    # lists, tuples, sets, plus-minus
+    ("2,1", "1 \\text{ and } 2", True),
+    ("x=1 \\text{ or } x=2", "1,2", True),
+    ("(2,3),(4,5)", "(4,5),(2,3)", True),
+    ("(2,3),(4,5)", "(4,5),(3,2)", False),
+    ("\\{1,2\\}", "(1,2)", False),
+    ("1, 2", "(1,2)", True),
+    ("2, 1", "(1,2)", False),
+    ("x = 3, y = 2", "(3,2)", True),
+    ("[1,2,3]", "(1,2,3)", True),
+    ("1,234, 5,678", "5678, 1234", True),
+    ("x = \\pm 2", "-2, 2", True),
+    ("2", "\\pm 2", False),
+    ("1+\\sqrt5, 1-\\sqrt5", "1\\pm\\sqrt{5}", True),
+    ("n=1,2,3", "n=2,3,4", False),
+    # ranges
+    ("x \\in (1,2) \\cup (3,4)", "(3,4)\\cup(1,2)", True),
+    ("x < 1 or x > 2", "(-\\infty, 1) \\cup (2, +\\infty)", True),
+    ("5 > x", "x < 5", True),
+    ("x \\ge 2 \\text{ and } x < 5", "[2, 5)", True),
+    ("\\{9\\} \\cup \\{1\\}", "\\{1, 9\\}", True),
+    ("\\mathbb{R}", "(-\\infty, +\\infty)", True),
+    ("\\sin 30^\\circ", "1/2", True),
+    ("3 \\ge x > 1", "(1, 3]", True),
+    ("3 \\ge x \\ge 1", "(1, 3]", False),
+    ("-x > -1", "x < 1", True),
+    ("x \\neq 3", "x != 3", True),
+    ("[1,2) \\cup [2,3]", "[1,3]", True),
+    ("\\{x \\mid 1<x<2\\}", "(1,2)", True),
+    # matrices
+    ("\\begin{bmatrix}0.5&2\\\\3&4\\end{bmatrix}", "\\begin{pmatrix}\\frac12 & 2\\\\ 3 & 4\\end{pmatrix}", True),
+    ("\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", False),
+    # times, texts, notation
+    ("3 pm", "3:00 \\text{ p.m.}", True),
+    ("15:00", "3:00 PM", True),
+    ("3:00 a.m.", "3:00 p.m.", False),
+    ("2:4", "1:2", True),
+    ("(B) 12", "B", True),
+    ("5", "\\text{(E)},", False),
+    ("$x$ is what we look for", "x", True),
+    ("10\\sqrt{3}\\ \\mathrm{cm}", "10\\sqrt3", True),
+    ("2√3", "2\\sqrt{3}", True),
+    ("1000,99", "1000.99", True),
+    ("1,2", "12", False),
 ]
 
 
 @pytest.mark.parametrize(("prediction", "answer", "expected"), PAIRS)
 def test_pairs(prediction, answer, expected):
     assert equivalent(prediction, answer)[0] is expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "settings", "default", "changed"),
+    [
+        ("25\\%", "0.25", {"percent": "fraction"}, False, True),
+        ("25\\%", "25", {"percent": "fraction"}, True, False),
+        ("25 percent", "0.25", {"percent": "either"}, False, True),
+        ("25\\%", "25", {"percent": "either"}, True, True),
+        ("2,74", "2.74", {"decimal_comma": False}, True, False),
+        ("0.333", "1/3", {"digits": 3}, False, True),
+        ("0.333333333", "1/3", {"digits": 0}, True, False),
+        ("2, 1", "1, 2", {"ordered": True}, True, False),
+    ],
+)
+def test_conventions_can_be_chosen(prediction, answer, settings, default, changed):
+    assert equivalent(prediction, answer)[0] is default
+    assert equivalent(prediction, answer, Conventions(**settings))[0] is changed
 
 
 def test_verdicts_say_what_happened():
@@ -189,7 +288,7 @@ def test_self_test_finds_a_broken_grader(monkeypatch):
     self_test.cache_clear()
     self_test()
     self_test.cache_clear()
-    monkeypatch.setattr(math_answer, "equivalent", lambda prediction, answer: (False, "unparseable"))
+    monkeypatch.setattr(pool, "compare_all", lambda rows, *_: [(None, "grader") for _ in rows])
     with pytest.raises(RewardError, match="self-test failed"):
         self_test()
 
@@ -206,13 +305,27 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("gold", ["7", "x+1"])
-def test_hostile_formulas_are_wrong_and_quick(gold):
-    equivalent("\\sqrt{2}", "x")  # the imports are not timed
-    for formula in HOSTILE:
-        started = time.perf_counter()
-        verdict = grade(f"\\boxed{{{formula}}}", gold)
-        assert verdict.score == 0.0, formula
-        assert time.perf_counter() - started < 5.0, formula
+def test_hostile_formulas_are_wrong(gold):
+    """Within the limits of a worker; most are refused by their size before."""
+    completions = [f"\\boxed{{{formula}}}" for formula in HOSTILE]
+    verdicts = math_verdicts(completions, completions, answer=[gold] * len(HOSTILE), time_limit_s=3.0)
+    assert [verdict.score for verdict in verdicts] == [0.0] * len(HOSTILE)
+    assert len(pool.worker_pids()) <= 2
+
+
+LONG = 300_000
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", " ", "\\boxed{", "{", "}", "\\boxed{1}", "\\boxed{1},", "####  a ", "answer is ", "1,", "1/", "$a", "\\(",
+     "\\[", "word: ", "9", "\n", "and ", "a.b", "\\text{and ", "é", "\x00"],
+)  # fmt: skip
+def test_endless_answers_are_wrong(piece):
+    """No pattern takes more than linear time; one that did would take long."""
+    text = piece * (LONG // len(piece))
+    for answer in (text, f"\\boxed{{1}}{text}\\boxed{{", f"\\boxed{{{text}}}"):
+        assert grade(answer, "7", forms=ALL_FORMS).score == 0.0
 
 
 def test_nothing_a_model_writes_is_run(tmp_path, monkeypatch):
@@ -249,21 +362,13 @@ def test_grading_works_in_threads():
     assert results == [True] * 4
 
 
-def test_plain_numbers_are_quick_and_need_no_sympy():
+def test_plain_numbers_need_neither_sympy_nor_a_worker():
     code = (
-        "import sys; from reward import grade; assert grade('\\\\boxed{8}', '8').correct;"
-        "assert not {'sympy', 'torch', 'ray'} & set(sys.modules)"
+        "import sys; from reward import math_reward, pool;"
+        "assert math_reward([''] * 2, ['\\\\boxed{8}', '\\\\boxed{1/2}'], answer=['8', '0.25']) == [1, 0];"
+        "assert not {'sympy', 'torch', 'ray'} & set(sys.modules); assert not pool.worker_pids()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-    count = 20_000
-    completions = [f"3+5={i % 20},8-2=6 \\boxed{{{i % 30 - 10}}}" for i in range(count)]
-    answers = [str(i % 29 - 10) for i in range(count)]
-    best = 0.0
-    for _ in range(3):  # other work may share the processor
-        started = time.perf_counter()
-        math_verdicts([""] * count, completions, answer=answers)
-        best = max(best, count / (time.perf_counter() - started))
-    assert best > 20_000
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -277,28 +382,39 @@ def test_every_gsm8k_answer_under_its_own_text_and_a_neighbours(split):
     assert set(math_reward([], [s for s, _ in shifted], answer=[g for _, g in shifted])) == {0.0}
 
 
-def test_math500_answers_under_their_own_solutions():
-    data = rows("math500/test.jsonl")
-    verdicts = [grade(row["solution"], row["answer"]) for row in data[:150]]
-    assert [v for v in verdicts if v.score != 1.0] == []
+def test_every_math_answer_under_itself_and_a_neighbours():
+    math500 = rows("math500/test.jsonl")
+    golds = [row["answer"] for row in [*rows("math_train/train_answers.jsonl"), *math500] if row["answer"]]
+    boxed = [f"\\boxed{{{gold}}}" for gold in golds]
+    assert set(math_reward(boxed, boxed, answer=golds)) == {1.0}
+    solutions = [row["solution"] for row in math500]
+    assert set(math_reward(solutions, solutions, answer=[row["answer"] for row in math500])) == {1.0}
+    pairs = [pair for pair in itertools.pairwise(golds[:120]) if not numbers_equal(*pair)]
+    pairs = [(mine, other) for mine, other in pairs if mine != other]
+    assert len(pairs) > 100
+    completions = [f"\\boxed{{{mine}}}" for mine, _ in pairs]
+    assert set(math_reward(pairs, completions, answer=[other for _, other in pairs])) == {0.0}
+
+
+DISAGREED = {
+    "p0244": "f(x) is f(y) there; two answers that differ in a free letter differ",
+    "p0570": "0.290243... against 0.29: a gold answer of two digits is not known to be rounded",
+}
 
 
 def test_grader_pairs_of_other_projects():
-    """The share agreed upon is a floor to be raised; what must hold already is that nothing wrong passes."""
     pairs = [
         row
         for row in rows("grader_pairs/pairs.jsonl")
         if row["expected"] is not None and not row.get("convention") and not row.get("suspect")
     ]
-    wrongly_passed, agreed = [], 0
+    differing = []
     for row in pairs:
         prediction, gold = row["prediction"] or "", row["gold"] or ""
         if row["style"] != "bare":  # a whole output; some are nothing but the answer
             prediction = extract_answer(prediction, ALL_FORMS) or prediction
             gold = extract_answer(gold, ALL_FORMS) or gold
-        equal = equivalent(prediction, gold)[0] is True
-        agreed += equal == row["expected"]
-        if equal and not row["expected"]:
-            wrongly_passed.append(row["id"])
-    assert wrongly_passed == []
-    assert agreed / len(pairs) >= 0.90
+        if (equivalent(prediction, gold)[0] is True) != row["expected"]:
+            differing.append(row["id"])
+    assert differing == [*DISAGREED]
+    assert len(differing) <= 0.01 * len(pairs)

@@ -1,0 +1,75 @@
+"""One way to write what can be written in several: delimiters, Markdown, spacing, Unicode, synonyms in LaTeX."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_FORMULA = re.compile(r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*|__(.*)__|`(.*)`", re.DOTALL)
+_FORMULA_IN_PROSE = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_WORDS = re.compile(r"\b[A-Za-z]{2,}\s+[a-z]{2,}")
+_WITHIN_NUMBER = re.compile(r"(?<!\\)\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f])(?=\d{3})")
+_SPACING = re.compile(
+    r"(?<!\\)\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?)(?![a-zA-Z])|[~\u00a0\u202f]"
+)
+_SYMBOLS = str.maketrans(
+    {
+        "−": "-", "–": "-", "﹣": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∗": "*",
+        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ",
+        "∞": r"\infty ", "π": r"\pi ", "θ": r"\theta ", "∅": r"\emptyset ", "±": r"\pm ", "∓": r"\mp ",
+        "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+        "²": "^2", "³": "^3", "°": r"^\circ ", "，": ",", "（": "(", "）": ")", "：": ":",
+    }
+)  # fmt: skip
+_SYNONYMS = (
+    (re.compile(r"\\(?:text|textrm|mbox|mathrm)\s*\{\s*,?\s*(and|or)\s*,?\s*\}"), r" \1 "),
+    # A backslash too many, as JSON written by hand has it; not where it breaks a matrix's row.
+    (re.compile(r"\\\\(?=(?:[dt]?frac|[lgn]eq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"), r"\\"),
+    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\frac\s+(?=[\d{])"), r"\\frac"),
+    (re.compile(r"\\(?:left|right)(?![a-zA-Z])\s*\.?"), ""),
+    (re.compile(r"\\(?:leq|leqslant)(?![a-zA-Z])|<="), r"\\le "),
+    (re.compile(r"\\(?:geq|geqslant)(?![a-zA-Z])|>="), r"\\ge "),
+    (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
+    (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
+    (re.compile(r"\\neq(?![a-zA-Z])|\\not\s*=|!="), r"\\ne "),
+    (re.compile(r"\\(?:emptyset|varnothing)(?![a-zA-Z])|\\\{\s*\\\}"), r"\\emptyset"),
+    (re.compile(r"\\[lc]?dots(?![a-zA-Z])|\.\.\."), r"\\ldots "),
+    (re.compile(r"\\l?brace(?![a-zA-Z])"), r"\\{"),
+    (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
+    (re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[a-z]))"), r"\\sqrt{\1\2}"),
+    (re.compile(r"\\(?:mathrm|text|rm)\s*\{?\s*(e|i)\s*\}"), r"\1"),
+    (re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ|\\degrees?(?![a-zA-Z])|\\text\s*\{\s*degrees?\s*\}"), r"^\\circ "),
+)  # fmt: skip
+_TEXT = re.compile(r"\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+
+
+@lru_cache(maxsize=8192)
+def tidy(text: str) -> str:
+    """``text`` in the one notation: no math delimiters, bold marks, spacing commands, currency, final dot.
+
+    A sentence around a single formula is that formula ("the solution is $x$").
+    """
+    text = " ".join(text.split())
+    if text.isalnum() and text.isascii():
+        return text
+    while (match := _FORMULA.fullmatch(text)) and (inner := next(g for g in match.groups() if g is not None)):
+        if "$" in inner.replace("\\$", "") or "\\(" in inner:
+            break
+        text = inner.strip()
+    if _WORDS.search(text):
+        formulas = _FORMULA_IN_PROSE.findall(text)
+        if len(formulas) == 1:
+            text = next(group for group in formulas[0] if group)
+    text = text.translate(_SYMBOLS).replace("{,}", ",").replace("\\$", "").replace("$", "")
+    if whole := _TEXT.fullmatch(text):
+        text = whole[1].strip()
+    for pattern, replacement in _SYNONYMS:
+        text = pattern.sub(replacement, text)
+    text = _SPACING.sub(" ", _WITHIN_NUMBER.sub("", text)).strip().rstrip("\\,;").strip()
+    return text.removesuffix(".").strip()
+
+
+def plain_text(text: str) -> str:
+    """``text`` with what stands in ``\\text{}`` and the like taken out of it."""
+    return _TEXT.sub(r"\1", text)
