@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -290,6 +291,8 @@ def _judge_calls(
         os.close(verdict_read)
         os.close(complaints)
     if counts is None:
+        if judge["status"] == -signal.SIGKILL and judge["ending"] is None:
+            raise SandboxError("its judge was killed")  # by none of our limits: by somebody else, or for want of memory
         return 0, 1, sandbox.classify(judge, b"")
     error = "failed_test" if counts["error"] == "AssertionError" else counts["error"]
     if error == "gone":

@@ -1,8 +1,11 @@
 """The commands on rewards: list, check and score; rows good and bad; what is written and what is not."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -228,3 +231,22 @@ def test_alone_it_needs_nothing_heavy(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: no reward 'none'")
+
+
+def test_the_example_of_the_docs(tmp_path, monkeypatch, reward_command):
+    page = (Path(__file__).parents[1] / "docs" / "rewards.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    assert example.count("\n") <= 15
+    (tmp_path / "brevity.py").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    assert load_reward("./brevity.py:short_words")(["p"] * 2, ["a short word", "considerable considerations"]) == [
+        1.0,
+        0.0,
+    ]
+    write(tmp_path / "problems.jsonl", [{"answer": "7"}])
+    write(tmp_path / "generations.jsonl", [{"completion": "\\boxed{3+4}", "answer": "7"}])
+    commands = re.findall(r"^    fbt-rl reward (.*)$", page, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        assert reward_command(*shlex.split(command))[0] == 0
+    assert [row["score"] for row in read(tmp_path / "scored.jsonl")] == [0.0]  # --arg numeric=true
