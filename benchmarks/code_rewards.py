@@ -67,11 +67,14 @@ def _entry_point(row: dict[str, Any]) -> str:
 def _known(name: str, right: list[str], empty: list[str], columns: dict[str, Any], workers: int) -> None:
     for kind, programs, wanted in (("reference", right, 1.0), ("empty", empty, 0.0)):
         start = time.perf_counter()
-        verdicts = code_verdicts([""] * len(programs), programs, workers=workers, **columns)
+        verdicts = code_verdicts([""] * len(programs), programs, workers=workers, wall_s=60.0, **columns)
         taken = time.perf_counter() - start
         good = sum(verdict.score == wanted for verdict in verdicts)
         rate = len(programs) / taken
         print(f"{name:10} {kind:10} {good} of {len(programs)} score {wanted:g}, {taken:.1f} s, {rate:.1f} a second")
+        odd = Counter(str(verdict.error) for verdict in verdicts if verdict.score != wanted)
+        if odd:
+            print(f"{'':10} otherwise: {dict(odd)}")
 
 
 # --- simple programs -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Code rewards while processes of the sandbox are killed at random, as ``benchmarks/code_rewards.py`` does at length."""
+"""Code rewards while processes of the sandbox are killed at random; for longer: ``benchmarks/code_rewards.py``."""
 
 import importlib.util
 import os
@@ -28,12 +28,12 @@ def load_benchmark():
 
 @contained
 def test_every_call_is_answered_and_nothing_is_lost():
-    found = load_benchmark().survive(calls=200, workers=2, kills_a_second=5.0, batch=50)
-    assert found.calls == sum(found.outcomes.values()) == 200
+    found = load_benchmark().survive(calls=150, workers=2, kills_a_second=5.0, batch=50)
+    assert found.calls == sum(found.outcomes.values()) == 150
     assert found.wrongly_right == 0
-    assert found.outcomes["right"] > 60  # of about 120
+    assert found.outcomes["right"] > 45  # of about 90
     assert found.kills["server"] > 0
-    assert found.unjudged == found.outcomes["sandbox"] < 100
+    assert found.unjudged == found.outcomes["sandbox"] < 75
     assert found.outcomes.keys() >= {"failed_test", "ZeroDivisionError", "SyntaxError"}
     assert found.descriptors[0] == found.descriptors[1]
     assert found.processes_left == 0
