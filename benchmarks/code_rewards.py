@@ -18,6 +18,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,14 @@ class Survived:
     processes_left: int = 0
 
 
-def survive(calls: int, workers: int, kills_a_second: float, seed: int = 0, batch: int = 100) -> Survived:
+def survive(
+    calls: int,
+    workers: int,
+    kills_a_second: float,
+    seed: int = 0,
+    batch: int = 100,
+    progress: Callable[[Survived], object] = lambda found: None,
+) -> Survived:
     """Judge ``calls`` programs drawn from ``MIXED`` while processes of the sandbox are killed."""
     draws, found, done = random.Random(seed), Survived(), threading.Event()
     simple(workers, workers)  # what is started once is there
@@ -129,10 +137,11 @@ def survive(calls: int, workers: int, kills_a_second: float, seed: int = 0, batc
                 found.unjudged += verdict.score is None
                 found.wrongly_right += program != RIGHT and verdict.score == 1.0
             found.resident_mib.append(psutil.Process().memory_info().rss / 2**20)
+            found.seconds = time.perf_counter() - start
+            progress(found)
     finally:
         done.set()
         killer.join()
-    found.seconds = time.perf_counter() - start
     simple(workers, workers)  # every slot still works
     found.processes_left = _left()
     found.descriptors.append(_descriptors())
@@ -163,6 +172,12 @@ def _left() -> int:
     return count
 
 
+def _tell(found: Survived) -> None:
+    if found.calls % 1000 == 0:
+        mixed = f"{found.calls} calls in {found.seconds:.0f} s, {found.calls / found.seconds:.1f} a second"
+        print(f"mixed      {mixed}, {sum(found.kills.values())} kills, {found.resident_mib[-1]:.1f} MiB", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("workers", 2), ("simple", 400), ("mixed", 10_000)):
@@ -175,8 +190,7 @@ def main() -> None:
         print(f"simple     {simple(args.simple, args.workers):.1f} a second", flush=True)
         known(args.data, args.workers)
     if args.mixed:
-        found = survive(args.mixed, args.workers, kills_a_second=2.0)
-        print(f"mixed      {found.calls} calls in {found.seconds:.0f} s, {found.calls / found.seconds:.1f} a second")
+        found = survive(args.mixed, args.workers, kills_a_second=2.0, progress=_tell)
         print(f"killed     {dict(found.kills)}")
         print(f"outcomes   {dict(found.outcomes.most_common())}; not judged {found.unjudged}")
         print(f"wrong programs that scored: {found.wrongly_right}; processes left: {found.processes_left}")
