@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from reward.cli import app as reward_commands
+
 app = typer.Typer(
     help="Train full-bandwidth transformers and post-train them with RL.",
     no_args_is_help=True,
@@ -20,6 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(reward_commands, name="reward")
 JOBS_ADDRESS = "http://127.0.0.1:8265"
 
 Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped config (tiny, smoke, gsm8k).")]

@@ -151,6 +151,7 @@ class LengthConfig(Strict):
     """The reward for short answers (:mod:`reward.length`) by name, and its settings; lengths in tokens."""
 
     use: str = "relative"
+    count: Literal["all", "reasoning"] = "all"  # reasoning: tokens up to the stage's answer_marker
     weight: Annotated[float, Field(ge=0.0, le=0.5)] | None = None
     sigma_min: Positive | None = None
     alpha: Annotated[float, Field(ge=0.0)] | None = None
@@ -169,10 +170,14 @@ class LengthConfig(Strict):
     def _settings_fit(self) -> LengthConfig:
         if (takes := LENGTHS.get(self.use)) is None:
             raise ValueError(f"no length reward {self.use!r}; there are {', '.join(LENGTHS)}")
-        given = {name for name, value in self if name != "use" and value is not None}
-        if given != set(takes):
+        given = self.settings()
+        if set(given) != set(takes):
             raise ValueError(f"{self.use!r} takes {', '.join(takes)}, all of them and no other, got {sorted(given)}")
         return self
+
+    def settings(self) -> dict[str, Any]:
+        """What the reward is called with."""
+        return {name: value for name, value in self if name not in ("use", "count") and value is not None}
 
     @model_serializer(mode="wrap")
     def _without_the_unset(self, handler: Any) -> dict[str, Any]:
@@ -230,6 +235,7 @@ class RLStage(TrainingStage):
     rewards: Annotated[list[RewardConfig], Field(min_length=1)] = [RewardConfig()]  # the first judges correctness
     reward_bound: Positive = 1e3  # a score beyond it is an error of the reward's, and not judged
     length: LengthConfig | None = LengthConfig()
+    answer_marker: Annotated[str, Field(min_length=1)] = "\\boxed"  # ends the reasoning, as does </think> or ####
     guard: GuardConfig | None = None  # of accuracy, against length.weight
     degenerate_groups: Literal["keep", "drop"] = "keep"  # groups all right or all wrong
     max_resamples: Annotated[int, Field(ge=0, le=64)] = 0  # times a degenerate group is tried again with a fresh prompt

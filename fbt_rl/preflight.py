@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fbt_rl.artifacts import read_json
-from fbt_rl.config import EvalStage, ModelConfig, RLStage, RunConfig, StageConfig
-from fbt_rl.data_files import Role, check_data
+from fbt_rl.config import EvalStage, FileData, ModelConfig, RewardConfig, RLStage, RunConfig, StageConfig
+from fbt_rl.config_base import DataConfig
+from fbt_rl.data_files import DataError, Role, check_data, read_rows
 from fbt_rl.resources import Available, ResourceError, plan_group
 from fbt_rl.training.deepspeed import deepspeed_settings, split_batch
 
@@ -21,6 +22,7 @@ _NEEDS: dict[str, tuple[Role, ...]] = {
     "rl": ("prompt", "answer"),
     "eval": ("prompt", "answer"),
 }
+_SAMPLE = {"problem_id": "sample-1", "prompt": "3+4", "completion": "3+4=7 \\boxed{7}", "answer": "7"}
 _SPARE_BYTES = 200 * 2**20  # logs, metrics, generations, the report
 
 
@@ -58,8 +60,6 @@ def check_run(config: RunConfig, run_dir: Path, stages: list[str], available: Av
 def _stage_checks(
     config: RunConfig, stage: StageConfig, workers: int | None
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    from reward.load import load_reward
-
     parts = stage.data if isinstance(stage.data, list) else [stage.data]
     for part in parts:
         yield ".data", lambda part=part: check_data(part, _NEEDS[stage.kind])
@@ -71,10 +71,27 @@ def _stage_checks(
         yield ".saved_batch", lambda: _check_batch(batch)
     rewards = stage.rewards if isinstance(stage, RLStage) else [stage.reward] if isinstance(stage, EvalStage) else []
     for reward in rewards:
-        yield "", lambda reward=reward: load_reward(reward.use, reward.args)
+        yield "", lambda reward=reward: _check_reward(reward, parts[0])
     if not isinstance(stage, EvalStage) and workers is not None:
         limit = stage.optimizer.max_grad_norm
         yield "", lambda: deepspeed_settings(config.deepspeed, split_batch(stage, workers), limit)
+
+
+def _check_reward(config: RewardConfig, data: DataConfig) -> None:
+    """It can be loaded and answers for one row, the first of the data; built-in ones test themselves."""
+    from reward.load import BUILT_IN, load_reward
+
+    reward = load_reward(config.use, config.args)
+    if config.use in BUILT_IN:
+        return
+    row = _SAMPLE
+    if isinstance(data, FileData):
+        try:
+            (row,) = read_rows(data.model_copy(update={"limit": 1}), _NEEDS["rl"])
+        except DataError:  # told of by the check of the data
+            return
+    columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
+    reward.dry_call(row["prompt"], row["completion"] or row["answer"], **columns)
 
 
 def _check_trackers(names: Sequence[str]) -> None:

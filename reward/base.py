@@ -6,17 +6,31 @@ A reward is a function in the call shape of TRL::
 
 Everything is given by keyword: one entry a completion, ``columns`` being the data's other columns
 (``answer`` among them). Completions are text, or lists of chat messages. None, NaN and infinity mean
-*could not be judged*, which is not the same as wrong: such a row is left out and counted.
+*could not be judged*, which is not the same as wrong: such a row is left out and counted. It may be ``async``.
+
+Of its named parameters those without a default, or with None, are columns; with another default they are
+settings, which only ``args`` reach. One that is named ``group`` makes the reward group-aware: it is the
+column of labels, equal for the answers to one prompt, and every call then holds whole groups.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-NOT_FINITE = "not_finite"  # a verdict's error: the score was NaN or infinite
+logger = logging.getLogger(__name__)
+
+# Errors of a verdict that is none.
+NOT_FINITE = "not_finite"  # the score was NaN or infinite
+RAISED = "raised"  # the function raised an exception on this row
 
 Completion = str | Sequence[dict[str, Any]]
 RewardFunction = Callable[..., Sequence[Any]]
@@ -66,14 +80,91 @@ class Reward:
         completion_ids: Sequence[Sequence[int]] | None = None,
         **columns: Any,
     ) -> list[Verdict]:
-        """As calling, with what else is known. A plain score counts as correct from 1 on."""
-        results = self.function(
-            prompts=prompts, completions=completions, completion_ids=completion_ids, **{**columns, **self.args}
-        )
-        if not isinstance(results, Sequence) or len(results) != len(completions):
-            given = f"{len(results)} results" if isinstance(results, Sequence) else type(results).__name__
-            raise RewardError(f"reward {self.name!r} returned {given} for {len(completions)} completions")
+        """As calling, with what else is known. A plain score counts as correct from 1 on.
+
+        Where the function raises it is asked again row by row (group by group, if it is group-aware); rows on
+        which it raises again have no score but the error ``raised``, and the log has the first traceback.
+        """
+        given = self._given(prompts, completions, completion_ids, columns)
+        start = time.perf_counter()
+        try:
+            found = self._call(given)
+        except RewardError:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            found = self._call_apart(given, error)
+        taken = time.perf_counter() - start
+        rate = len(found) / max(taken, 1e-9)
+        logger.info("reward %r: %d completions in %.2f s, %.0f a second", self.name, len(found), taken, rate)
+        return found
+
+    def dry_call(self, prompt: Any, completion: Completion, **columns: Any) -> Verdict:
+        """The verdict on one row. Raises :class:`RewardError` also for whatever the function raises."""
+        given = self._given([prompt], [completion], [[0]], {name: [value] for name, value in columns.items()})
+        try:
+            return self._call(given)[0]
+        except RewardError:
+            raise
+        except Exception as error:
+            raise RewardError(
+                f"reward {self.name!r} raised {type(error).__name__}: {error}; it was tried on one row, "
+                f"with {', '.join(given)}"
+            ) from error
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """The columns it cannot do without."""
+        given = {"prompts", "completions", "completion_ids", "group", *self.args}
+        return frozenset(name for name, p in self._named.items() if p.default is p.empty) - given
+
+    @property
+    def group_aware(self) -> bool:
+        return "group" in self._named
+
+    @cached_property
+    def _named(self) -> dict[str, inspect.Parameter]:
+        parameters = inspect.signature(self.function).parameters
+        return {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+    def _given(self, prompts: Any, completions: Any, completion_ids: Any, columns: dict[str, Any]) -> dict[str, Any]:
+        """What the function is called with, but for ``args``."""
+        settings = {name for name, p in self._named.items() if p.default not in (p.empty, None)}
+        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
+        given |= {name: values for name, values in columns.items() if name not in settings | set(given)}
+        if self.group_aware and "group" not in given:
+            given["group"] = group_labels(columns.get("problem_id", prompts))
+        if missing := self.needs - set(given):
+            raise RewardError(
+                f"reward {self.name!r} needs the column {', '.join(sorted(missing))}; given: {', '.join(given)}"
+            )
+        return given
+
+    def _call(self, given: dict[str, Any]) -> list[Verdict]:
+        results, rows = _awaited(self.function(**{**given, **self.args})), len(given["completions"])
+        if not isinstance(results, Sequence) or len(results) != rows:
+            returned = f"{len(results)} results" if isinstance(results, Sequence) else type(results).__name__
+            raise RewardError(f"reward {self.name!r} returned {returned} for {rows} completions")
         return [self._verdict(row, result) for row, result in enumerate(results)]
+
+    def _call_apart(self, given: dict[str, Any], first: Exception) -> list[Verdict]:
+        """Judge each row, or each group, by itself, ``first`` having been raised on all of them together."""
+        rows = range(len(given["completions"]))
+        parts: dict[Hashable, list[int]] = {}
+        for row in rows:
+            parts.setdefault(given["group"][row] if self.group_aware else row, []).append(row)
+        found = [Verdict(None, None, error=RAISED) for _ in rows]
+        for part in parts.values() if len(parts) > 1 else ():
+            try:
+                verdicts = self._call({name: _rows_of(values, part) for name, values in given.items()})
+            except RewardError:
+                raise
+            except Exception:
+                continue
+            for row, verdict in zip(part, verdicts, strict=True):
+                found[row] = verdict
+        count = sum(verdict.error == RAISED for verdict in found)
+        logger.warning("reward %r raised on %d of %d completions", self.name, count, len(found), exc_info=first)
+        return found
 
     def _verdict(self, row: int, result: Any) -> Verdict:
         score = result.score if isinstance(result, Verdict) else result
@@ -91,3 +182,30 @@ def completion_text(completion: Completion) -> str:
     if isinstance(completion, str):
         return completion
     return "\n".join(str(message.get("content") or "") for message in completion)
+
+
+def group_labels(values: Sequence[Any]) -> list[int]:
+    """A number for each value, equal where the values are."""
+    known: dict[str, int] = {}
+    return [known.setdefault(repr(value), len(known)) for value in values]
+
+
+def _rows_of(values: Any, rows: Sequence[int]) -> Any:
+    """Of a column its ``rows``; what is no column (TRL also passes its state) as it is."""
+    return [values[row] for row in rows] if isinstance(values, list | tuple) else values
+
+
+def _awaited(result: Any) -> Any:
+    """The result of an async function too, also where an event loop runs already, as in a notebook."""
+    if not inspect.isawaitable(result):
+        return result
+
+    async def finish() -> Any:
+        return await result
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(finish())
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, finish()).result()

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -117,7 +118,7 @@ def judge_program(
         judged = _judge_calls if isinstance(task, CallTests) else _judge_outputs
         passed, asked, error = judged(program, task, partial, limits, require)  # type: ignore[arg-type]
     except (SandboxError, OSError) as fault:
-        logger.warning("a program could not be judged: %s", fault)
+        logger.warning("a program could not be judged: %s", str(fault))  # a record must not keep its frames
         return Verdict(None, None, program, "sandbox")
     correct = passed == asked > 0
     return Verdict(correct, passed / max(asked, 1) if partial else float(correct), program, None if correct else error)
@@ -286,10 +287,12 @@ def _judge_calls(
         stderr = os.read(complaints, 4096)
     finally:
         for job in jobs:
-            job.cancel()
+            job.close()
         os.close(verdict_read)
         os.close(complaints)
     if counts is None:
+        if judge["status"] == -signal.SIGKILL and judge["ending"] is None:
+            raise SandboxError("its judge was killed")  # by none of our limits: by somebody else, or for want of memory
         return 0, 1, sandbox.classify(judge, b"")
     error = "failed_test" if counts["error"] == "AssertionError" else counts["error"]
     if error == "gone":

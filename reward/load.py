@@ -1,4 +1,4 @@
-"""Rewards by name, by module or by file. Every way to name one is in this file."""
+"""Rewards by name, by entry point, by module or by file. Every way to name one is in this file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,20 +15,20 @@ from typing import Any
 from reward.base import Reward, RewardError
 
 BUILT_IN = {"math": "reward.math_answer:math_verdicts", "code": "reward.code_tests:code_verdicts"}
+ENTRY_POINTS = "fbt_rl.rewards"  # the group in which installed packages name theirs
 
 
 def load_reward(use: str, args: dict[str, Any] | None = None) -> Reward:
     """The reward meant by ``use``, with ``args`` bound to named parameters of its function.
 
-    ``use`` is a built-in name (``math``, ``code``), ``package.module:function`` or ``path/to/file.py:function``.
-    Nothing is called but, for a built-in, the grader's own self-test. Raises :class:`RewardError`.
+    ``use`` is a built-in name (``math``, ``code``), the name of an installed package's entry point,
+    ``package.module:function`` or ``path/to/file.py:function``. Nothing is called but, for a built-in, the
+    grader's own self-test. Raises :class:`RewardError`.
     """
-    source, colon, attribute = BUILT_IN.get(use, use).rpartition(":")
-    if not colon:
-        known = ", ".join(BUILT_IN)
-        raise RewardError(
-            f"no reward {use!r}: built in are {known}; or give module:function or path/to/file.py:function"
-        )
+    source, _, attribute = (BUILT_IN.get(use) or _entry_point(use) or use).rpartition(":")
+    if not source:
+        known = ", ".join(dict.fromkeys([*BUILT_IN, *installed()]))
+        raise RewardError(f"no reward {use!r}: there are {known}; or give module:function or path/to/file.py:function")
     module = _load_file(Path(source)) if source.endswith(".py") else _load_module(source)
     if not hasattr(module, attribute):
         raise RewardError(f"reward {use!r}: {source} has no {attribute!r}; it has {_functions_of(module)}")
@@ -36,6 +37,21 @@ def load_reward(use: str, args: dict[str, Any] | None = None) -> Reward:
     if use in BUILT_IN:
         module.self_test()
     return Reward(use, function, dict(args or {}))
+
+
+def installed() -> dict[str, list[str]]:
+    """The entry points of installed packages: by name, where they lead (more than one place is an error to use)."""
+    found: dict[str, set[str]] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        found.setdefault(entry.name, set()).add(f"{entry.module}:{entry.attr}")
+    return {name: sorted(places) for name, places in sorted(found.items())}
+
+
+def _entry_point(name: str) -> str | None:
+    places = [] if ":" in name else installed().get(name, [])
+    if len(places) > 1:
+        raise RewardError(f"two installed packages name a reward {name!r}: give {' or '.join(places)}")
+    return places[0] if places else None
 
 
 def _load_module(name: str) -> ModuleType:

@@ -90,7 +90,7 @@ def run(program: str, stdin: bytes = b"", limits: Limits = Limits(), require: Le
             job.cancel()
         report = job.wait()
     finally:
-        job.cancel()
+        job.close()
         os.close(read_out)
         os.close(read_error)
     stdout, stderr = output
@@ -154,7 +154,10 @@ class Job:
         job = memory_file(json.dumps(content).encode())
         self._report, theirs = socket.socketpair()
         try:
-            _server().send([job, *files, theirs.fileno()])
+            _send([job, *files, theirs.fileno()])
+        except BaseException:
+            self.close()
+            raise
         finally:
             os.close(job)
             theirs.close()
@@ -179,6 +182,10 @@ class Job:
         """Have everything of it killed, unless it has ended; :meth:`wait` may follow."""
         if self._report.fileno() >= 0:
             self._report.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """As :meth:`cancel`, and no longer listen."""
+        self._report.close()
 
 
 def memory_file(content: bytes) -> int:
@@ -216,6 +223,7 @@ class _Server:
         if not sys.platform.startswith("linux"):
             raise SandboxError(f"the sandbox needs Linux, this is {sys.platform}")
         self.owner = os.getpid()
+        self.lost = False
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         scripts = [str(Path(__file__).with_name(name)) for name in ("sandbox_init.py", *PRELOADED)]
         self._process = subprocess.Popen(
@@ -233,7 +241,7 @@ class _Server:
         socket.send_fds(self._socket, [b"job"], descriptors)
 
     def alive(self) -> bool:
-        return self.owner == os.getpid() and self._process.poll() is None
+        return self.owner == os.getpid() and not self.lost and self._process.poll() is None
 
     def close(self) -> None:
         self._socket.close()
@@ -253,6 +261,16 @@ def _server() -> _Server:
         if not _running:
             _running.append(_Server())
         return _running[0]
+
+
+def _send(descriptors: list[int]) -> None:
+    """To the server; one that has just been killed can refuse it before it is known to have ended."""
+    server = _server()
+    try:
+        server.send(descriptors)
+    except ConnectionError:
+        server.lost = True
+        _server().send(descriptors)
 
 
 @atexit.register

@@ -102,11 +102,13 @@ def keep(job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) 
         ending = _watch(child, report, job, deadline)
         _kill_all(child, contained)
         status = _reap(child)
-        word, *told = os.read(heard, 4096).decode().split("\n")
+        word, _, told = os.read(heard, 4096).decode().partition("\n")
         if word != "ok" and ending is None:
             raise OSError(word or "the program could not be started")
         if contained:
-            status = int(told[0]) if told and told[0] else None
+            if ending is None and not told:
+                raise OSError("its first process was lost")  # which no program can kill
+            status = int(told) if told else None
         answer = {"status": status, "ending": ending}
     except Exception as error:
         answer = {"failure": f"{type(error).__name__}: {error}"}

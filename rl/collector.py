@@ -10,7 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fbt_rl.config import RLStage
 from fbt_rl.decoding import Completion, SamplingParams, decode
+from reward.reasoning import reasoning_tokens
 from rl.dynamic import Groups, Problem, draw_groups
+from rl.record import rollout_rows
 from rl.rewards import Judgement, StageRewards
 from rl.rollout import sample_completions, sampling_seed
 
@@ -51,7 +53,9 @@ class Collector:
             )
 
         def judge(problems: Sequence[Problem], completions: Sequence[Completion]) -> list[Judgement]:
-            return self.rewards(**self._columns(each_of(problems, stage.group_size), completions))
+            only_reasoning = stage.length is not None and stage.length.count == "reasoning"
+            lengths = [self.reasoning_tokens(row) for row in completions] if only_reasoning else None
+            return self.rewards(**self._columns(each_of(problems, stage.group_size), completions), lengths=lengths)
 
         def fresh(place: int, attempt: int) -> Problem:
             attempts = batch * stage.max_resamples + attempt - 1
@@ -76,14 +80,22 @@ class Collector:
         flags = self.rewards.correctness(**self._columns(share, completions))
         return flags.count(True), len(flags) - flags.count(None)
 
-    def texts(self, completions: Sequence[Completion]) -> list[str]:
+    def rows(self, step: int, groups: Groups, advantages: Sequence[float]) -> list[dict[str, Any]]:
+        """What is kept of ``groups``, rolled out before ``step``."""
+        reasoning = [self.reasoning_tokens(completion) for completion in groups.completions]
+        return rollout_rows(step, self.stage.mode, groups, self._texts(groups.completions), reasoning, advantages)
+
+    def reasoning_tokens(self, completion: Completion) -> int:
+        return reasoning_tokens(completion.token_ids, self.tokenizer.decode, self.stage.answer_marker)
+
+    def _texts(self, completions: Sequence[Completion]) -> list[str]:
         return self.tokenizer.batch_decode([c.token_ids for c in completions], skip_special_tokens=True)
 
     def _columns(self, problems: Sequence[Problem], completions: Sequence[Completion]) -> dict[str, Any]:
         """What a reward is called with: one entry a completion."""
         return {name: [row[name] for row in problems] for name in problems[0] if name not in _NOT_FOR_REWARDS} | {
             "prompts": [problem["prompt"] for problem in problems],
-            "completions": self.texts(completions),
+            "completions": self._texts(completions),
             "completion_ids": [completion.token_ids for completion in completions],
             "truncated": [completion.truncated for completion in completions],
         }

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fbt_rl.decoding import Completion
-from rl.rewards import Judgement
+from reward.base import NOT_FINITE, RAISED
+from rl.rewards import OUT_OF_BOUNDS, Judgement
 
 Problem = dict[str, Any]
 
@@ -29,7 +30,7 @@ class Groups:
     first_correct: list[float]  # M * G: correctness of the samples drawn first, before any place was given another
 
     def table(self) -> list[list[float]]:
-        """(M * G, 8): one row a sample, in the order of the fields of :class:`rl.monitor.Outcomes`."""
+        """(M * G, 9): one row a sample, in the order of the fields of :class:`rl.monitor.Outcomes`."""
         group_size = len(self.completions) // len(self.problems)
         return [
             [
@@ -37,8 +38,7 @@ class Groups:
                 judgement.correct,
                 len(completion.token_ids),
                 completion.truncated,
-                judgement.not_finite,
-                judgement.out_of_bounds,
+                *(kind in judgement.errors for kind in (NOT_FINITE, OUT_OF_BOUNDS, RAISED)),
                 self.attempts[row // group_size],
                 self.first_correct[row],
             ]

@@ -24,21 +24,30 @@ SCHEMA = pa.schema(
         ("answer", pa.string()),
         ("correct", pa.bool_()),  # null: could not be judged
         ("reward", pa.float64()),  # null: could not be judged
+        # By the rewards' names: their scores before weights, and under "length" what shaping added to the first.
+        ("scores", pa.map_(pa.string(), pa.float64())),
+        ("error", pa.string()),  # kinds, with commas between
         ("advantage", pa.float64()),
         ("num_tokens", pa.int32()),
+        ("num_reasoning_tokens", pa.int32()),  # up to the stage's answer_marker; the rest are the answer
         ("finish_reason", pa.string()),
     ]
 )
 
 
 def rollout_rows(
-    step: int, mode: Mode, groups: Groups, texts: Sequence[str], advantages: Sequence[float]
+    step: int,
+    mode: Mode,
+    groups: Groups,
+    texts: Sequence[str],
+    reasoning: Sequence[int],
+    advantages: Sequence[float],
 ) -> list[dict[str, Any]]:
-    """The rows of one rank's groups, rolled out before ``step`` (counted from 1)."""
+    """The rows of one rank's groups, rolled out before ``step`` (counted from 1); ``reasoning`` in tokens."""
     group_size = len(groups.completions) // len(groups.problems)
-    columns = zip(groups.completions, groups.judgements, texts, advantages, strict=True)
+    columns = zip(groups.completions, groups.judgements, texts, reasoning, advantages, strict=True)
     rows = []
-    for index, (completion, judgement, text, advantage) in enumerate(columns):
+    for index, (completion, judgement, text, thought, advantage) in enumerate(columns):
         problem = groups.problems[index // group_size]
         rows.append(
             {
@@ -51,8 +60,11 @@ def rollout_rows(
                 "answer": problem["answer"],
                 "correct": None if math.isnan(judgement.correct) else bool(judgement.correct),
                 "reward": None if math.isnan(judgement.reward) else judgement.reward,
+                "scores": judgement.scores,
+                "error": ", ".join(judgement.errors) or None,
                 "advantage": advantage,
                 "num_tokens": len(completion.token_ids),
+                "num_reasoning_tokens": thought,
                 "finish_reason": completion.finish_reason,
             }
         )

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fbt_rl.config import LengthConfig, RewardConfig
-from reward.base import NOT_FINITE, RewardError, Verdict
+from reward.base import RewardError, Verdict
 from reward.length import LENGTH_REWARDS
 from reward.load import load_reward
 
 _NOT_JUDGED = math.nan
 _WRONG = Verdict(False, 0.0)
-_OUT_OF_BOUNDS = "out_of_bounds"  # a verdict's error
+OUT_OF_BOUNDS = "out_of_bounds"  # a verdict's error: a number that cannot be meant
 
 
 class Judgement(NamedTuple):
@@ -21,8 +21,9 @@ class Judgement(NamedTuple):
 
     reward: float
     correct: float  # 1 or 0, by the first reward
-    not_finite: bool  # a reward gave NaN or infinity
-    out_of_bounds: bool  # a reward gave a number that cannot be meant
+    errors: tuple[str, ...] = ()  # kinds, of all rewards
+    # By name, before weights: what each reward said, and what ``length`` added to the first.
+    scores: tuple[tuple[str, float | None], ...] = ()
 
 
 class StageRewards:
@@ -43,7 +44,7 @@ class StageRewards:
         self._length = length
         if length is not None:
             try:
-                LENGTH_REWARDS[length.use]([True], [1], **length.model_dump(exclude={"use"}))
+                LENGTH_REWARDS[length.use]([True], [1], **length.settings())
             except ValueError as error:
                 raise RewardError(f"length reward {length.use!r}: {error}") from error
         self._group_size = group_size
@@ -56,34 +57,39 @@ class StageRewards:
         completions: Sequence[str],
         completion_ids: Sequence[Sequence[int]],
         truncated: Sequence[bool],
+        lengths: Sequence[int] | None = None,
         **columns: Sequence[Any],
     ) -> list[Judgement]:
         """One judgement a completion.
 
-        ``columns`` are the problems' other columns, one entry a completion. A truncated completion is
-        wrong whatever it says. Raises RewardError where a reward breaks its contract, or where
-        partial credit is to be shaped by length.
+        ``columns`` are the problems' other columns, one entry a completion; ``lengths`` is what counts for
+        shaping (default: all tokens). A truncated completion is wrong whatever it says. Raises RewardError where
+        a reward breaks its contract, or where partial credit is to be shaped by length.
         """
-        columns = {"completion_ids": completion_ids, **columns}
+        groups = [row // self._group_size for row in range(len(completions))]
+        columns = {**columns, "completion_ids": completion_ids, "group": groups}
         judge, *others = ([*map(self._bounded, r.verdicts(prompts, completions, **columns))] for r in self._rewards)
         judge = [_WRONG if cut else verdict for verdict, cut in zip(judge, truncated, strict=True)]
-        scores = [verdict.score for verdict in judge]
+        shaped = [verdict.score for verdict in judge]
         if self._length is not None:
-            scores = self._shaped(scores, [len(ids) for ids in completion_ids], self._length)
-        table = zip(scores, *([verdict.score for verdict in verdicts] for verdicts in others), strict=True)
-        totals = [
-            _NOT_JUDGED if None in row else sum(map(float.__mul__, self._weights, map(float, row))) for row in table
-        ]
-        errors = [{verdict.error for verdict in row} for row in zip(judge, *others, strict=True)]
-        return [
-            Judgement(
-                total,
-                _NOT_JUDGED if verdict.correct is None else float(verdict.correct),
-                not_finite=NOT_FINITE in kinds,
-                out_of_bounds=_OUT_OF_BOUNDS in kinds,
-            )
-            for total, verdict, kinds in zip(totals, judge, errors, strict=True)
-        ]
+            shaped = self._shaped(shaped, lengths or [len(ids) for ids in completion_ids], self._length)
+        rows = zip(shaped, zip(judge, *others, strict=True), strict=True)
+        return [self._judgement(first, verdicts) for first, verdicts in rows]
+
+    def _judgement(self, shaped: float | None, verdicts: Sequence[Verdict]) -> Judgement:
+        """Of one completion: the verdicts of all rewards, the first one's score being ``shaped`` by length."""
+        judge = verdicts[0]
+        scores = [shaped, *(verdict.score for verdict in verdicts[1:])]
+        total = sum(w * s for w, s in zip(self._weights, scores, strict=True) if s is not None)
+        apart = [(reward.name, verdict.score) for reward, verdict in zip(self._rewards, verdicts, strict=True)]
+        if self._length is not None:
+            apart.append(("length", None if shaped is None or judge.score is None else shaped - judge.score))
+        return Judgement(
+            _NOT_JUDGED if None in scores else total,
+            _NOT_JUDGED if judge.correct is None else float(judge.correct),
+            tuple(dict.fromkeys(verdict.error for verdict in verdicts if verdict.error)),
+            tuple(apart),
+        )
 
     def correctness(
         self,
@@ -99,12 +105,12 @@ class StageRewards:
 
     def _bounded(self, verdict: Verdict) -> Verdict:
         if verdict.score is not None and abs(verdict.score) > self._bound:
-            return Verdict(None, None, verdict.extracted, _OUT_OF_BOUNDS)
+            return Verdict(None, None, verdict.extracted, OUT_OF_BOUNDS)
         return verdict
 
-    def _shaped(self, scores: list[float | None], lengths: list[int], length: LengthConfig) -> list[float | None]:
+    def _shaped(self, scores: list[float | None], lengths: Sequence[int], length: LengthConfig) -> list[float | None]:
         """Correctness shaped by the lengths of each group's judged completions; not judged stays None."""
-        shaped, settings = list(scores), length.model_dump(exclude={"use"})
+        shaped, settings = list(scores), length.settings()
         if self.length_weight is not None:
             settings["weight"] = self.length_weight
         for start in range(0, len(scores), self._group_size):

@@ -35,7 +35,7 @@ from rl.guard import AccuracyGuard
 from rl.limits import LimitWatch
 from rl.monitor import Outcomes, gradient_cosines, mismatch_metrics, mismatch_sums, payload_sums, policy_gradient
 from rl.probe import ProbeRow, jacobi_states, probe_rows
-from rl.record import append_rollouts, rollout_rows, truncate_rollouts
+from rl.record import append_rollouts, truncate_rollouts
 from rl.rewards import StageRewards
 from rl.rollout import Batch, lay_out, mebibytes, padded, rows_of
 from rl.saved import BatchSaved, load_batch, save_batch
@@ -209,8 +209,7 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         return self.accelerator.gather(values)  # type: ignore[return-value]
 
     def _save_rollouts(self, groups: Groups, advantages: Tensor) -> None:
-        texts = self._collector.texts(groups.completions)
-        rows = rollout_rows(self.state.global_step + 1, self.stage.mode, groups, texts, advantages.tolist())
+        rows = self._collector.rows(self.state.global_step + 1, groups, advantages.tolist())
         everyone = gather_object(rows)
         if self.is_world_process_zero():
             append_rollouts(self.context.folder.rollouts_path, everyone)

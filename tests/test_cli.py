@@ -59,7 +59,7 @@ def model(tmp_path_factory):
 def test_help_names_every_command_and_imports_nothing_heavy():
     command = [sys.executable, "-X", "importtime", "-m", "fbt_rl.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    for name in ("run", "eval", "generate", "report", "convert", "submit", "status", "logs", "stop"):
+    for name in ("run", "eval", "generate", "report", "convert", "submit", "status", "logs", "stop", "reward"):
         assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"torch", "ray", "transformers", "deepspeed", "pydantic", "rich", "yaml"}

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import nullcontext
 
 import pipeline_helpers as helpers
 import pytest
@@ -77,6 +78,30 @@ def test_rewards(tmp_path):
     ):
         with pytest.raises(PreflightError, match=fault):
             check(helpers.make_config(stages__check__reward={"use": use}), tmp_path)
+
+
+def test_a_reward_is_tried_on_one_row_of_the_data(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"q": "1+1", "a": "two"}\n{"q": "1+2", "a": "3"}\n')
+    reward = tmp_path / "mine.py"
+    reward.write_text(
+        "def number(prompts, completions, completion_ids, *, answer, **columns):\n"
+        "    return [float(int(gold)) for gold in answer]\n"
+        "def graded(prompts, completions, completion_ids, *, grade, **columns):\n"
+        "    return grade\n"
+        "def twice(prompts, completions, completion_ids, **columns):\n"
+        "    return [0.0, 0.0]\n"
+    )
+    data = {**TABLE, "paths": [str(tmp_path / "rows.jsonl")]}
+    for use, source, fault in (
+        ("number", data, r"stages.rl: reward '.*:number' raised ValueError: invalid literal .* 'two'; it was tried on"),
+        ("graded", data, r"stages.rl: reward '.*:graded' needs the column grade; given: prompts, .*answer"),
+        ("twice", rl()["data"], r"stages.rl: reward '.*:twice' returned 2 results for 1 completions"),
+        ("number", data | {"offset": 1}, None),
+        ("number", rl()["data"], None),
+    ):
+        config = helpers.make_config(stages__rl=rl(data=source, rewards=[{"use": "math"}, {"use": f"{reward}:{use}"}]))
+        with pytest.raises(PreflightError, match=fault) if fault else nullcontext():
+            check(config, tmp_path)
 
 
 def test_more_ranks_than_cores_shows_the_sum(tmp_path):

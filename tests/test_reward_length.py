@@ -190,13 +190,14 @@ def test_the_config_knows_every_reward_and_its_settings(name):
     assert takes == set(LENGTHS[name])
     needed = {setting: GIVEN[setting] for setting, value in LENGTHS[name].items() if value is None}
     config = LengthConfig(use=name, **needed)
-    assert config.model_dump() == {"use": name, **settings(name)}
+    assert config.model_dump() == {"use": name, "count": "all", **settings(name)}
+    assert config.settings() == settings(name)
     assert LengthConfig.model_validate(config.model_dump(mode="json")) == config
-    assert len(LENGTH_REWARDS[name]([True], [1], **config.model_dump(exclude={"use"}))) == 1
+    assert len(LENGTH_REWARDS[name]([True], [1], **config.settings())) == 1
 
 
 def test_the_default_and_its_plain_form():
-    assert LengthConfig().model_dump() == {"use": "relative", **SETTINGS}
+    assert LengthConfig().model_dump() == {"use": "relative", "count": "all", **SETTINGS}
     assert LengthConfig(use="relative", weight=0.4, sigma_min=1.0) == LengthConfig(weight=0.4)
 
 

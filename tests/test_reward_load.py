@@ -1,11 +1,12 @@
 """Rewards by name, module and file; their contract; and one clear message for each fault."""
 
+import asyncio
 import math
 import sys
 
 import pytest
 
-from reward import RewardError, Verdict, load_reward
+from reward import Reward, RewardError, Verdict, load_reward
 from reward.base import completion_text
 
 GOOD = """
@@ -95,7 +96,7 @@ def test_broken_contract(file, result, message):
 
 def test_faults_are_named(file, tmp_path):
     faults = {
-        "maths": "no reward 'maths': built in are math, code; or give module:function",
+        "maths": "no reward 'maths': there are math, code.*; or give module:function",
         f"{tmp_path}/none.py:f": "no reward file",
         "no_such_module.inner:f": "no module 'no_such_module.inner' for a reward: install",
         f"{file}:missing": r"has no 'missing'; it has short, odd, narrow",
@@ -121,3 +122,118 @@ def test_faults_are_named(file, tmp_path):
 def test_text_of_plain_and_chat_completions():
     assert completion_text("abc") == "abc"
     assert completion_text([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": None}]) == "a\n"
+
+
+# --- named by a package --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Installs a package, as pip does, with the entry points given."""
+
+    def install(name, entries):
+        folder = tmp_path / "site"
+        info = folder / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[fbt_rl.rewards]\n{entries}\n")
+        (folder / f"{name}.py").write_text(GOOD)
+        monkeypatch.syspath_prepend(folder)
+
+    return install
+
+
+def test_entry_points(package):
+    package("brevity", "short_words = brevity:short\nodd = brevity:missing\nmath = brevity:odd")
+    assert load_reward("short_words", {"limit": 5})(["p"], ["abcd"]) == [1.0]
+    assert load_reward("math")([""], ["\\boxed{7}"], answer=["7"]) == [1.0]  # built in comes first
+    with pytest.raises(RewardError, match=r"no reward 'long_words': there are math, code, odd, short_words; or"):
+        load_reward("long_words")
+    with pytest.raises(RewardError, match=r"reward 'odd': brevity has no 'missing'; it has short"):
+        load_reward("odd")
+    package("rival", "short_words = rival:short")
+    with pytest.raises(RewardError, match=r"two installed packages name a reward 'short_words': give brevity:short or"):
+        load_reward("short_words")
+
+
+# --- functions that wait, raise, or see groups ---------------------------------------------------
+
+
+async def patient(prompts, completions, completion_ids, *, answer, **columns):
+    await asyncio.sleep(0)
+    if "fail" in completions:
+        raise KeyError("fail")
+    return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def test_async_functions_are_awaited_also_from_a_running_loop():
+    reward = Reward("patient", patient)
+    assert reward(["p"] * 2, ["7", "8"], answer=["7", "7"]) == [1.0, 0.0]
+
+    async def notebook():
+        return reward(["p"] * 2, ["7", "8"], answer=["7", "7"])
+
+    assert asyncio.run(notebook()) == [1.0, 0.0]
+    assert reward(["p"] * 2, ["7", "fail"], answer=["7", "7"]) == [1.0, None]
+
+
+def test_only_rows_that_raise_are_not_judged(caplog):
+    asked = []
+
+    def inverse(prompts, completions, completion_ids, *, answer, note=None, **columns):
+        asked.append(len(completions))
+        return [1 / int(text) / int(gold) for text, gold in zip(completions, answer, strict=True)]
+
+    reward = Reward("inverse", inverse)
+    verdicts = reward.verdicts(["p"] * 4, ["1", "0", "x", "2"], [[1]] * 4, answer=["1", "1", "1", "2"], state=object())
+    assert [(verdict.score, verdict.error) for verdict in verdicts] == [
+        (1.0, None), (None, "raised"), (None, "raised"), (0.25, None)
+    ]  # fmt: skip
+    assert asked == [4, 1, 1, 1, 1]
+    (record,) = caplog.records
+    assert record.getMessage() == "reward 'inverse' raised on 2 of 4 completions"
+    assert "ZeroDivisionError" in caplog.text  # the first one's traceback
+    asked.clear()
+    assert reward(["p"], ["0"], answer=["1"]) == [None]
+    assert asked == [1]  # one row is not asked twice
+    with pytest.raises(
+        RewardError, match=r"'inverse' needs the column answer; given: prompts, completions, completion"
+    ):
+        reward(["p"], ["1"])
+
+
+def test_group_aware_functions_get_whole_groups_also_one_by_one():
+    asked = []
+
+    def rank(prompts, completions, completion_ids, *, group, **columns):
+        asked.append(list(group))
+        best = {label: max(int(t) for t, g in zip(completions, group, strict=True) if g == label) for label in group}
+        return [int(text) / best[label] for text, label in zip(completions, group, strict=True)]
+
+    reward = Reward("rank", rank)
+    assert reward.group_aware
+    assert reward(["p"] * 4, ["1", "2", "3", "6"], group=[7, 7, 8, 8]) == [0.5, 1.0, 0.5, 1.0]
+    # One that raises has its whole group left out: the others' scores would be of another group.
+    assert reward(["p"] * 4, ["1", "2", "x", "6"], group=[7, 7, 8, 8]) == [0.5, 1.0, None, None]
+    assert asked[1:] == [[7, 7, 8, 8], [7, 7], [8, 8]]
+    # Without labels the problem makes the group, else the prompt.
+    assert reward(["p", "q", "p"], ["1", "3", "2"]) == [0.5, 1.0, 1.0]
+    assert reward([[{"content": "p"}]] * 3, ["1", "3", "2"], problem_id=["a", "b", "a"]) == [0.5, 1.0, 1.0]
+
+
+def test_a_column_is_never_taken_for_a_setting(file):
+    short = load_reward(f"{file}:short")
+    assert short(["p"], ["abcd"], limit=[9]) == [0.0]
+    assert load_reward(f"{file}:short", {"limit": 9})(["p"], ["abcd"], limit=[1]) == [1.0]
+    note = Reward("note", lambda prompts, completions, completion_ids, note=None, **columns: note)
+    assert note(["p"], ["a"], note=[0.5]) == [0.5]  # None by default: a column that may be absent
+
+
+def test_a_dry_call_is_one_row_and_names_what_was_raised(file):
+    assert load_reward("math").dry_call("p", "\\boxed{7}", answer="7").score == 1.0
+    with pytest.raises(RewardError, match=r"raised KeyError: 'fail'; it was tried on one row, with prompts, .*answer"):
+        Reward("patient", patient).dry_call("p", "fail", answer="7")
+    with pytest.raises(RewardError, match="'patient' needs the column answer"):
+        Reward("patient", patient).dry_call("p", "fail", gold="7")
+    with pytest.raises(RewardError, match="returned 2 results for 1 completions"):
+        load_reward(f"{file}:odd", {"result": [1.0, 1.0]}).dry_call("p", "c")

@@ -96,7 +96,7 @@ def test_groups_are_replaced_up_to_the_bound():
         for place, attempt, number in (completion.token_ids for completion in completions):
             correct = verdicts.get((place, attempt), [0, 1])[number]
             # Equal correctness, different rewards: a shaped reward keeps no group.
-            found.append(Judgement(correct + number / 10, float(correct), False, False))
+            found.append(Judgement(correct + number / 10, float(correct)))
         return found
 
     groups = draw_groups(
@@ -117,7 +117,7 @@ def test_groups_are_replaced_up_to_the_bound():
     assert [row.token_ids[:2] for row in groups.completions] == [[0, 0], [0, 0], [1, 2], [1, 2], [2, 2], [2, 2]]
     assert [row.correct for row in groups.judgements] == [0, 1, 1, 0, 0, 0]
     assert groups.first_correct == [0, 1, 1, 1, 0, 0]
-    assert groups.table()[2] == [1, 1, 3, False, False, False, 2, 1]
+    assert groups.table()[2] == [1, 1, 3, False, False, False, False, 2, 1]
 
 
 def test_no_round_is_run_for_nothing():
@@ -128,7 +128,7 @@ def test_no_round_is_run_for_nothing():
         return [Completion(0, number, [number], None, None, "stop") for number in (0, 1)]
 
     def judge(problems, completions):
-        return [Judgement(0.0, float(row.token_ids[0]), False, False) for row in completions]
+        return [Judgement(0.0, float(row.token_ids[0])) for row in completions]
 
     draw_groups([{}], sample, judge, lambda place, attempt: {}, group_size=2, max_resamples=5)
     assert rounds == [0]

@@ -105,6 +105,25 @@ def test_the_guard_lowers_the_weight_also_across_a_resume(source, tmp_path, monk
     assert timeless(again) == rows
 
 
+# --- what counts as length ---
+
+
+def test_only_reasoning_is_pressed_where_that_is_asked_for(source, tmp_path, untruncated):
+    length = {"use": "linear", "max_length": 8, "weight": 0.5, "count": "reasoning"}
+    changes = {"steps": 1, "save_rollouts_every": 1, "prompts_per_step": 8, "answer_marker": "3"}
+    folder, _ = run_rl(source, tmp_path, length=length, **changes)
+    rows = rollouts(folder)
+    for row in rows:
+        if len(row["completion"]) == row["num_tokens"] - (row["num_tokens"] < 8):  # characters, and perhaps an end
+            marked = row["completion"].rfind("3") + 1
+            assert row["num_reasoning_tokens"] == (marked or row["num_tokens"])
+        scores = dict(row["scores"])
+        assert scores["rl_cases:odd_length"] == row["correct"]
+        assert scores["length"] == pytest.approx(-row["correct"] * 0.5 * row["num_reasoning_tokens"] / 8)
+        assert row["reward"] == pytest.approx(sum(scores.values()))
+    assert any(row["correct"] and row["num_reasoning_tokens"] < row["num_tokens"] for row in rows)
+
+
 # --- dynamic sampling ----------------------------------------------------------------------------
 
 DROPPING = {"rewards": [{"use": "rl_cases:settled_by_prompt"}], "degenerate_groups": "drop", "prompts_per_step": 4}
@@ -364,6 +383,8 @@ def test_an_outlier_is_as_if_it_had_not_been_judged(source, tmp_path, untruncate
     assert same(weights(outlier.model_dir), weights(unjudged.model_dir))
     assert not same(weights(outlier.model_dir), weights(source))
     assert all(row["out_of_bounds"] == 1 for row in outlier.read_metrics())
-    assert rollouts(outlier) == rollouts(unjudged)
+    for row, other in zip(rollouts(outlier), rollouts(unjudged), strict=True):
+        assert row == other | {"error": row["error"]}
+    assert [row["error"] for row in rollouts(outlier)[:4]] == [None, None, "out_of_bounds", None]
     assert rollouts(outlier)[2]["reward"] is None
     assert rollouts(outlier)[2]["advantage"] == 0

@@ -36,6 +36,18 @@ def half(prompts, completions, completion_ids, **columns):
     return [0.5] * len(completions)
 
 
+def inverse(prompts, completions, completion_ids, **columns):
+    return [1 / int(text) for text in completions]
+
+
+def unlike(prompts, completions, completion_ids, *, group, **columns):
+    """1 where the group's answers differ."""
+    answers = {
+        label: {text for text, other in zip(completions, group, strict=True) if other == label} for label in group
+    }
+    return [float(len(answers[label]) > 1) for label in group]
+
+
 # --- advantages ----------------------------------------------------------------------------------
 
 
@@ -109,8 +121,8 @@ def test_what_cannot_be_judged_has_no_reward():
     rewards = StageRewards(configs, LengthConfig(), group_size=3)
     columns = {"answer": ["a", "?", "b"], "problem_id": ["x"] * 3}
     judged = rewards(["p"] * 3, ["a", "a", "a"], [[1], [1, 2], [1]], [False] * 3, **columns)
-    totals, correct, not_finite, out_of_bounds = zip(*judged, strict=True)
-    assert not any(not_finite + out_of_bounds)
+    totals, correct, errors, _ = zip(*judged, strict=True)
+    assert not any(errors)
     assert [correct[0], correct[2]] == [1.0, 0.0]
     assert math.isnan(correct[1])
     assert math.isnan(totals[1])
@@ -132,15 +144,50 @@ def test_numbers_that_cannot_be_meant_are_not_judged():
     rewards = StageRewards(configs, LengthConfig(), group_size=4, bound=10.0)
     ids = [[1], [1], [1], [1]]
     judged = rewards(["p"] * 4, ["c"] * 4, ids, [False] * 4, value=[1.0, 1e9, NAN, -math.inf])
-    assert [tuple(map(bool, judgement[2:])) for judgement in judged] == [(0, 0), (0, 1), (1, 0), (1, 0)]
+    assert [judgement.errors for judgement in judged] == [
+        (), ("out_of_bounds",), ("not_finite",), ("not_finite",)
+    ]  # fmt: skip
     assert judged[0].reward == pytest.approx(relative([True], [1], weight=0.5, sigma_min=1.0)[0] + 0.5)
     assert all(math.isnan(judgement.reward) and math.isnan(judgement.correct) for judgement in judged[1:])
     configs = [RewardConfig(use="test_rl_parts:odd"), RewardConfig(use="test_rl_parts:strange")]
     plain = StageRewards(configs, None, group_size=2, bound=10.0)
     judged = plain(["p"] * 2, ["c"] * 2, ids[:2], [False, True], value=[10.0, -10.1])
-    assert judged[0] == (11.0, 1.0, False, False)  # the bound itself is allowed
-    assert (judged[1].correct, judged[1].out_of_bounds) == (0.0, True)  # truncated is wrong at once
+    assert judged[0][:3] == (11.0, 1.0, ())  # the bound itself is allowed
+    assert (judged[1].correct, judged[1].errors) == (0.0, ("out_of_bounds",))  # truncated is wrong at once
     assert math.isnan(judged[1].reward)
+
+
+def test_each_score_is_told_apart_and_what_raises_is_no_score():
+    def scores(judgement):
+        return {name.partition(":")[2] or name: score for name, score in judgement.scores}
+
+    weights = {"odd": 2.0, "half": 0.1, "answered": 1.0}
+    configs = [RewardConfig(use=f"test_rl_parts:{use}", weight=weight) for use, weight in weights.items()]
+    rewards = StageRewards(configs, LengthConfig(use="linear", max_length=10, weight=0.5), group_size=2)
+    ids, columns = [[0], [0, 0, 0], [0, 0], [0]], {"answer": ["c", "", "c", "?"]}
+    judged = rewards(["p"] * 4, ["c"] * 4, ids, [False] * 4, **columns)
+    assert [scores(judgement) for judgement in judged] == [
+        {"odd": 1.0, "half": 0.5, "answered": 1.0, "length": pytest.approx(-0.05)},
+        {"odd": 1.0, "half": 0.5, "answered": 0.0, "length": pytest.approx(-0.15)},
+        {"odd": 0.0, "half": 0.5, "answered": 1.0, "length": 0.0},
+        {"odd": 1.0, "half": 0.5, "answered": None, "length": pytest.approx(-0.05)},
+    ]
+    assert [judgement.reward for judgement in judged[:3]] == pytest.approx([2.95, 1.75, 1.05])  # weighted sums of these
+    judged = rewards(["p"] * 4, ["c"] * 4, ids, [False] * 4, answer=["c"] * 4, lengths=[0, 2, 0, 0])
+    assert [dict(judgement.scores)["length"] for judgement in judged] == pytest.approx([0, -0.1, 0, 0])
+
+    raising = StageRewards([*configs[:1], RewardConfig(use="test_rl_parts:inverse")], None, group_size=2)
+    judged = raising(["p"] * 4, ["4", "2", "0", "4"], ids, [False] * 4)
+    assert [judgement.errors for judgement in judged] == [(), (), ("raised",), ()]
+    assert [judgement.reward for judgement in judged[:2]] == [2.25, 2.5]
+    assert math.isnan(judged[2].reward)
+    assert scores(judged[2]) == {"odd": 0.0, "inverse": None}
+
+
+def test_group_aware_rewards_get_the_stage_s_groups():
+    rewards = StageRewards([RewardConfig(use="test_rl_parts:unlike")], None, group_size=2)
+    same_prompt = rewards(["p"] * 4, ["a", "a", "a", "b"], [[1]] * 4, [False] * 4)
+    assert [judgement.reward for judgement in same_prompt] == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_correctness_of_completions_that_are_no_groups():
@@ -156,7 +203,7 @@ def test_partial_credit_is_not_shaped():
         rewards(["p"] * 2, ["c"] * 2, [[1]] * 2, [False] * 2)
     plain = StageRewards([RewardConfig(use="test_rl_parts:half")], None, group_size=2)
     judged = plain(["p"] * 2, ["c"] * 2, [[1]] * 2, [False, True])
-    assert [tuple(judgement) for judgement in judged] == [(0.5, 0, False, False), (0, 0, False, False)]
+    assert [judgement[:2] for judgement in judged] == [(0.5, 0), (0, 0)]
 
 
 # --- what is watched -----------------------------------------------------------------------------
@@ -201,6 +248,7 @@ def test_outcomes_by_hand():
         truncated=torch.tensor([0.0, 0.0, 1.0, 0.0]),
         not_finite=torch.tensor([0.0, 1.0, 0.0, 0.0]),
         out_of_bounds=torch.tensor([0.0, 1.0, 0.0, 0.0]),
+        raised=torch.tensor([0.0, 1.0, 0.0, 0.0]),
         attempts=torch.tensor([0.0, 0.0, 2.0, 2.0]),
         first_correct=torch.tensor([1.0, NAN, 0.0, 0.0]),
     )
@@ -214,6 +262,7 @@ def test_outcomes_by_hand():
         "unjudged_share": 0.25,
         "not_finite": 1,
         "out_of_bounds": 1,
+        "raised": 1,
         "degenerate_groups": 3 / 4,  # of groups of two: two that were replaced, and one of the two that are there
         "resamples": 1,
         "accuracy_first": 1 / 3,

@@ -1,0 +1,5 @@
+"""``python -m reward``."""
+
+from reward.cli import main
+
+main()
