@@ -58,7 +58,7 @@ def run(
 
 @app.command("eval")
 def evaluate(
-    model: Model,
+    model: Annotated[Path | None, typer.Argument(help="A model folder, such as a stage's model/.")] = None,
     data: Annotated[str, typer.Option(help="arithmetic, or a file (jsonl, json, csv, parquet).")] = "arithmetic",
     prompt: Annotated[str, typer.Option(help="Column of the prompts.")] = "prompt",
     answer: Annotated[str, typer.Option(help="Column of the answers.")] = "answer",
@@ -70,8 +70,24 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows decoded together.")] = 64,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="A folder for the answers and the result.")] = None,
+    generations: Annotated[Path | None, typer.Option(help="Judge this file of another system's answers.")] = None,
+    field_map: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="COLUMN=PATH", help="Where the file keeps what; or a YAML file."),
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="With --generations: counts the tokens.")] = None,
+    reasoning_marker: Annotated[str, typer.Option(help="Tokens up to it count as reasoning.")] = "</think>",
 ) -> None:
-    """Let a model answer problems in each decoding mode and grade the answers."""
+    """Let a model answer problems in each decoding mode and grade the answers; or grade a file of answers."""
+    from fbt_rl import eval_commands
+
+    if (model is None) == (generations is None):
+        raise typer.BadParameter("name a model, or --generations FILE with --map, and not both")
+    if generations is not None:
+        result = eval_commands.evaluate_file(generations, field_map or [], out, tokenizer, reasoning_marker)
+        for line in eval_commands.result_lines(result):
+            typer.echo(line)
+        return
     from fbt_rl.config_file import parse_config
     from fbt_rl.preflight import check_run
     from fbt_rl.resources import this_machine
@@ -86,26 +102,42 @@ def evaluate(
     check_run(config, out or Path.cwd(), ["eval"], this_machine())
     _quiet_torch()
     from fbt_rl.artifacts import StageFolder
-    from fbt_rl.evaluation.compare import summarise
     from fbt_rl.evaluation.evaluate import evaluate_model
-    from fbt_rl.tasks import load_problems
+    from fbt_rl.evaluation.summary import summarise
+    from fbt_rl.tasks import content_hash, load_problems
 
+    problems = load_problems(config.stages["eval"].data, seed, needs=("prompt", "answer"))  # pyright: ignore[reportArgumentType]
     table = evaluate_model(
-        model,
-        load_problems(config.stages["eval"].data, seed, needs=("prompt", "answer")),  # pyright: ignore[reportArgumentType]
+        model,  # pyright: ignore[reportArgumentType]
+        problems,
         wanted,  # pyright: ignore[reportArgumentType]
         max_new_tokens=max_new_tokens,
         samples=samples,
         temperature=temperature,
         batch_size=batch_size,
+        reasoning_marker=reasoning_marker,
         seed=seed,
         folder=out,
     )
-    summary = summarise(table)
+    result = {"data_sha256": content_hash(problems), "modes": summarise(table)}
     if out is not None:
-        StageFolder(out).write_result({"modes": summary})
-    for mode, values in summary.items():
-        typer.echo(_summary_line(mode, values))
+        StageFolder(out).write_result(result)
+    for line in eval_commands.result_lines(result):
+        typer.echo(line)
+
+
+@app.command()
+def compare(
+    evaluations: Annotated[
+        list[str], typer.Argument(help="Folders of evaluations (or PATH:MODE); the first is compared with the others.")
+    ],
+    margin: Annotated[float, typer.Option(min=0.0, help="A loss of accuracy below it counts as no worse.")] = 0.03,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.")] = None,
+) -> None:
+    """Compare evaluations on the problems they share: a paired table, and what it shows in plain sentences."""
+    from fbt_rl.eval_commands import compare_evaluations, comparison_text
+
+    typer.echo(comparison_text(compare_evaluations(evaluations, margin, out)))
 
 
 @app.command()
@@ -219,16 +251,6 @@ def _quiet_torch() -> None:
 
     torch.set_num_threads(threads)
     logging.disable_progress_bar()
-
-
-def _summary_line(mode: str, values: dict[str, Any]) -> str:
-    if values["accuracy"] is None:
-        return f"{mode:<9} none of the {values['unjudged']} answers could be judged"
-    low, high = values["accuracy_ci"]
-    return (
-        f"{mode:<9} right {values['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) of {values['n']}, "
-        f"median length {values['median_length']:g}, truncated {values['truncated']:.1%}"
-    )
 
 
 def _stop(number: int, _frame: Any) -> None:

@@ -300,6 +300,8 @@ class EvalStage(StageBase):
     temperature: Annotated[float, Field(ge=0.0)] = 0.0  # 0: greedy
     max_new_tokens: Count
     batch_size: Count = 256
+    chat: bool = True  # prompts go through the tokenizer's chat template, else in as they are
+    reasoning_marker: str = "</think>"  # where it occurs, tokens up to it are counted as reasoning
     reward: RewardConfig = RewardConfig()
 
 

@@ -26,6 +26,7 @@ _GUTENBERG_END = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG.*$", 
 # GSM8K ends a worked solution with "#### <answer>" and marks sums as <<3+4=7>>.
 _GSM8K_ANSWER = re.compile(r"^####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _GSM8K_MARK = re.compile(r"<<[^<>\n]*>>")
+_BLANKS = b" \t\r\n\xef\xbb\xbf"  # and a byte order mark
 
 
 class DataError(ValueError):
@@ -53,7 +54,7 @@ def check_data(data: DataConfig, needs: Sequence[Role] = ()) -> None:
 
 def is_text(data: FileData) -> bool:
     """Whether the files are plain text rather than tables. Raises :class:`DataError` on a mixture."""
-    formats = {_format_of(Path(name), data) for name in data.paths}
+    formats = {format_of(Path(name), data.format) for name in data.paths}
     if "text" in formats and len(formats) > 1:
         raise DataError(f"plain text and tables cannot be mixed in one data section: {_join(data.paths)}")
     return formats == {"text"}
@@ -102,21 +103,39 @@ def _require_roles(data: FileData, needs: Sequence[Role]) -> None:
 # --- tables --------------------------------------------------------------------------------------
 
 
+def table_rows(path: Path, format: str) -> Iterator[dict[str, Any] | DataError]:
+    """The rows of a table in order; in the place of a row that cannot be read, the error that says so.
+
+    JSON lines are read one at a time, parquet batch by batch. Raises :class:`DataError` where the file
+    as a whole cannot be read or holds no rows.
+    """
+    number = 0
+    for number, row in enumerate(_table(path, format), start=1):
+        if not isinstance(row, dict | DataError):
+            row = DataError(f"{path}, row {number}: expected named columns, found {type(row).__name__}")
+        yield row
+    if number == 0:
+        raise DataError(f"{path} holds no rows")
+
+
 def _problems(path: Path, data: FileData) -> Iterator[dict[str, str]]:
     columns = {role: column for role in ROLES if (column := getattr(data, role)) is not None}
-    number = 0
-    for number, row in enumerate(_table(path, _format_of(path, data)), start=1):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, row {number}: expected named columns, found {type(row).__name__}")
+    for number, row in enumerate(table_rows(path, format_of(path, data.format)), start=1):
+        if isinstance(row, DataError):
+            raise row
         values = {role: _value(path, number, row, column) for role, column in columns.items()}
         problem = {role: values.get(role, "") for role in ROLES}
         if answers := _GSM8K_ANSWER.findall(problem["answer"]):
             problem["answer"] = answers[-1]
         if _GSM8K_ANSWER.search(problem["completion"]):
             problem["completion"] = _GSM8K_MARK.sub("", problem["completion"])
-        yield {"problem_id": f"{path.stem}-{number}", **problem}
-    if number == 0:
-        raise DataError(f"{path} holds no rows")
+        yield {
+            "problem_id": f"{path.stem}-{number}",
+            **problem,
+            "question": problem["prompt"],
+            "level": "",
+            "subject": "",
+        }
 
 
 def _value(path: Path, number: int, row: dict[str, Any], column: str) -> str:
@@ -137,27 +156,45 @@ def _value(path: Path, number: int, row: dict[str, Any], column: str) -> str:
 def _table(path: Path, format: str) -> Iterator[Any]:
     if format == "parquet":
         yield from _parquet(path)
-        return
-    text = _read(path)
-    if format == "csv":
+    elif format == "csv":
         try:
-            yield from csv.DictReader(io.StringIO(text, newline=""))
+            yield from csv.DictReader(io.StringIO(_read(path), newline=""))
         except csv.Error as error:
             raise DataError(f"{path}: not valid CSV ({error})") from error
     elif format == "jsonl":
-        for number, line in enumerate(filter(str.strip, text.split("\n")), start=1):
-            yield _json(line, f"{path}, row {number}")
+        yield from _json_lines(path)
     else:
-        rows = _json(text, str(path))
+        rows = _json(_read(path), str(path))
         if not isinstance(rows, list):
             raise DataError(f"{path}: expected a list of rows, found {type(rows).__name__}")
         yield from rows
 
 
+def _json_lines(path: Path) -> Iterator[Any]:
+    _check_file(path)
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if not line.strip(_BLANKS):
+                    continue
+                number += 1
+                try:
+                    yield _json(line.decode("utf-8-sig"), f"{path}, row {number}")
+                except UnicodeDecodeError as error:
+                    yield DataError(f"{path}, row {number} is not UTF-8 text (byte {error.start} of the line)")
+                except DataError as error:
+                    yield error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if number == 0:
+        raise DataError(f"{path} is empty")
+
+
 def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from error
 
 
@@ -202,9 +239,10 @@ def _cut(text: str, size: int) -> Iterator[str]:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def _format_of(path: Path, data: FileData) -> str:
-    if data.format != "auto":
-        return data.format
+def format_of(path: Path, format: str = "auto") -> str:
+    """The format of a file, by its ending where ``format`` is "auto". Raises :class:`DataError`."""
+    if format != "auto":
+        return format
     if path.suffix not in FORMATS:
         raise DataError(f"{path}: unknown ending; known are {_join(FORMATS)}, or set data.format")
     return FORMATS[path.suffix]

@@ -8,6 +8,7 @@ their updates go into the solutions. (To a tokenizer from elsewhere the markers 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -38,7 +39,8 @@ def load_documents(data: DataConfig, seed: int) -> Dataset:
 
 
 def load_problems(data: DataConfig, seed: int, needs: Sequence[Role] = ("prompt",)) -> Dataset:
-    """Problems: columns ``problem_id``, ``prompt``, ``answer``, ``completion`` (a worked solution).
+    """Problems: columns ``problem_id``, ``prompt``, ``question`` (the prompt as it stands in the data, without
+    template and examples), ``answer``, ``completion`` (a worked solution), ``level`` and ``subject``.
 
     A file's column that the config does not name is "" in every row; name in ``needs`` those the
     caller cannot do without. The id of an arithmetic problem is made from its text, so it stays the
@@ -53,11 +55,19 @@ def load_problems(data: DataConfig, seed: int, needs: Sequence[Role] = ("prompt"
     return Dataset.from_list(rows)
 
 
+def content_hash(problems: Dataset) -> str:
+    """SHA-256 of all that the problems hold: equal for equal problems in equal order, wherever they came from."""
+    columns = {name: problems[name][:] for name in sorted(problems.column_names)}
+    return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
+
+
 # --- text and tokens -----------------------------------------------------------------------------
 
 
-def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
-    """The exact text the model is given for ``prompt``: the chat template up to the model's turn."""
+def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool = True) -> str:
+    """The exact text the model is given: the chat template up to the model's turn, or ``prompt`` alone."""
+    if not chat:
+        return prompt
     if not tokenizer.chat_template:
         raise ValueError("the tokenizer has no chat template: set tokenizer.chat_template and save it again")
     turns = [{"role": "user", "content": prompt}]
@@ -66,9 +76,10 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
     return text
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """Token ids of :func:`prompt_text`, nothing added."""
-    return _encode(tokenizer, prompt_text(tokenizer, prompt))
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool = True) -> list[int]:
+    """Token ids of :func:`prompt_text`; nothing is added but, to a plain one, what the tokenizer begins texts with."""
+    text = prompt_text(tokenizer, prompt, chat=chat)
+    return _encode(tokenizer, text) if chat else list(tokenizer.encode(text))
 
 
 def encode_example(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> tuple[list[int], list[int]]:
@@ -126,8 +137,11 @@ def _arithmetic(data: ArithmeticData, seed: int) -> Iterator[dict[str, str]]:
         yield {
             "problem_id": f"arithmetic:{problem}",
             "prompt": problem,
+            "question": problem,
             "answer": str(sum(terms)),
             "completion": _solution(terms, style, style_draws),
+            "level": str(len(terms)),
+            "subject": "",
         }
 
 

@@ -82,7 +82,7 @@ class Collector:
     def _columns(self, problems: Sequence[Problem], completions: Sequence[Completion]) -> dict[str, Any]:
         """What a reward is called with: one entry a completion."""
         return {name: [row[name] for row in problems] for name in problems[0] if name not in _NOT_FOR_REWARDS} | {
-            "prompts": [problem["prompt"] for problem in problems],
+            "prompts": [problem["question"] for problem in problems],
             "completions": self.texts(completions),
             "completion_ids": [completion.token_ids for completion in completions],
             "truncated": [completion.truncated for completion in completions],

@@ -7,8 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fbt_rl.evaluation.compare import compare, modes_of, of_mode, summarise
+from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.statistics import wilson_interval
+from fbt_rl.evaluation.summary import summarise
+from fbt_rl.evaluation.table import modes_of, of_mode
 
 CAP = 100
 

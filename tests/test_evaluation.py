@@ -16,11 +16,12 @@ from fbt_rl.config import ArithmeticData, ModelConfig, TokenizerConfig
 from fbt_rl.config_file import ConfigError, load_config
 from fbt_rl.decoding import SamplingParams, decode
 from fbt_rl.evaluation import evaluate
-from fbt_rl.evaluation.compare import summarise
-from fbt_rl.evaluation.evaluate import SCHEMA, evaluate_model, run
+from fbt_rl.evaluation.evaluate import evaluate_model, run
+from fbt_rl.evaluation.summary import summarise
+from fbt_rl.evaluation.table import SCHEMA
 from fbt_rl.model import FBTForCausalLM, load_model
 from fbt_rl.model.configuration import from_model_config
-from fbt_rl.tasks import encode_prompt, load_problems
+from fbt_rl.tasks import content_hash, encode_prompt, load_problems
 from fbt_rl.tokenization import build_tokenizer, load_tokenizer
 from reward.base import Reward, Verdict
 
@@ -69,13 +70,18 @@ def foreign_folder(tokenizer, tmp_path_factory):
     return save(AutoModelForCausalLM.from_config(config), tokenizer, tmp_path_factory.mktemp("llama"))
 
 
+def answers(*given, **options):
+    """What an evaluation gives, but for the time it took."""
+    return evaluate_model(*given, **options).drop_columns("seconds")
+
+
 @pytest.fixture(scope="module")
 def table(model_folder, problems):
-    return evaluate_model(model_folder, problems, MODES, **SETTINGS)
+    return answers(model_folder, problems, MODES, **SETTINGS)
 
 
 def test_rows_are_what_decoding_gives(model_folder, problems, table):
-    assert table.schema.equals(SCHEMA)
+    assert table.schema.equals(SCHEMA.remove(SCHEMA.get_field_index("seconds")))
     expected = [(problem, mode, sample) for mode in MODES for problem in problems["problem_id"] for sample in range(2)]
     given = [table[name].to_pylist() for name in ("problem_id", "mode", "sample")]
     assert list(zip(*given, strict=True)) == expected
@@ -98,11 +104,11 @@ def test_modes_and_samples_differ(table):
 
 @pytest.mark.parametrize("batch_size", [3, 40])
 def test_batch_size_changes_nothing(model_folder, problems, table, batch_size):
-    assert evaluate_model(model_folder, problems, MODES, batch_size=batch_size, **SETTINGS).equals(table)
+    assert answers(model_folder, problems, MODES, batch_size=batch_size, **SETTINGS).equals(table)
 
 
 def test_more_samples_keep_the_first_ones(model_folder, problems, table):
-    more = evaluate_model(model_folder, problems, ["soft"], **{**SETTINGS, "samples": 3})
+    more = answers(model_folder, problems, ["soft"], **{**SETTINGS, "samples": 3})
     first = more.filter(pc.field("sample") < 2)
     assert first.equals(table.filter(pc.field("mode") == "soft"))
 
@@ -129,7 +135,7 @@ def test_two_ranks_share_the_problems(model_folder, problems, table, tmp_path, f
         rank.kill()
     assert [rank.exitcode for rank in ranks] == [0, 0]
     for rank in range(2):
-        assert pq.read_table(tmp_path / f"rank-{rank}.parquet").equals(table)
+        assert pq.read_table(tmp_path / f"rank-{rank}.parquet").drop_columns("seconds").equals(table)
     assert not list(tmp_path.glob("shards-*"))
 
 
@@ -169,13 +175,13 @@ def test_resume_repeats_no_answer(model_folder, problems, table, tmp_path, decod
     assert Counter(mode for mode, _ in counts) == {"standard": 20, "soft": 4}
     assert not (tmp_path / "generations.parquet").exists()
     state["limit"] = None
-    resumed = evaluate_model(model_folder, problems, MODES, batch_size=12, folder=tmp_path, **SETTINGS)
+    resumed = answers(model_folder, problems, MODES, batch_size=12, folder=tmp_path, **SETTINGS)
     assert resumed.equals(table)
-    assert pq.read_table(tmp_path / "generations.parquet").equals(table)
+    assert pq.read_table(tmp_path / "generations.parquet").drop_columns("seconds").equals(table)
     assert len(counts) == 60
     assert set(counts.values()) == {1}
     # Complete, but killed before its result was written: nothing is decoded again.
-    assert evaluate_model(model_folder, problems, MODES, folder=tmp_path, **SETTINGS).equals(table)
+    assert answers(model_folder, problems, MODES, folder=tmp_path, **SETTINGS).equals(table)
     assert set(counts.values()) == {1}
 
 
@@ -186,8 +192,8 @@ def test_answers_of_other_settings_are_not_taken_over(model_folder, problems, tm
         evaluate_model(model_folder, problems, ["soft"], batch_size=8, folder=tmp_path, **SETTINGS)
     state["limit"] = None
     other = {**SETTINGS, "seed": 4}
-    table = evaluate_model(model_folder, problems, ["soft"], folder=tmp_path, **other)
-    assert table.equals(evaluate_model(model_folder, problems, ["soft"], **other))
+    table = answers(model_folder, problems, ["soft"], folder=tmp_path, **other)
+    assert table.equals(answers(model_folder, problems, ["soft"], **other))
     assert len(counts) == 20
 
 
@@ -232,12 +238,14 @@ def test_the_stage(model_folder, tmp_path):
     stage = config.stages["eval_before"]
     folder = RunFolder(tmp_path).stage("eval_before")
     result = run(stage, StageContext(config, "eval_before", folder, model_folder))
-    assert json.loads(json.dumps(result)) == {"modes": summarise(pq.read_table(folder.generations_path))}
+    assert json.loads(json.dumps(result["modes"])) == summarise(pq.read_table(folder.generations_path))
+    assert result["data_sha256"] == content_hash(load_problems(stage.data, 9))
     assert list(result["modes"]) == list(MODES)
     assert {mode["n"] for mode in result["modes"].values()} == {20}
     # Another stage's evaluation of the same weights draws the same: the comparison is paired.
     again = RunFolder(tmp_path).stage("eval_after")
     assert run(stage, StageContext(config, "eval_after", again, model_folder)) == result
-    assert pq.read_table(again.generations_path).equals(pq.read_table(folder.generations_path))
+    tables = [pq.read_table(one.generations_path).drop_columns("seconds") for one in (folder, again)]
+    assert tables[0].equals(tables[1])
     with pytest.raises(ConfigError, match=r"stages\.eval_before evaluates a model"):
         run(stage, StageContext(config, "eval_before", folder, None))

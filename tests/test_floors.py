@@ -25,6 +25,11 @@ FLOORS = {
     "fbt_rl.evaluation.statistics": 0,
     "fbt_rl.evaluation.compare": 0,
     "fbt_rl.evaluation.arms": 0,
+    "fbt_rl.evaluation.field_map": 0,
+    "fbt_rl.evaluation.findings": 0,
+    "fbt_rl.evaluation.generations": 0,
+    "fbt_rl.evaluation.summary": 0,
+    "fbt_rl.evaluation.table": 0,
     "fbt_rl.presets": 0,
     "reward": 0,
     "fbt_rl.model": 1,
@@ -50,6 +55,7 @@ FLOORS = {
     "fbt_rl.cluster": 4,
     "fbt_rl.jobs": 4,
     "fbt_rl.cli": 4,
+    "fbt_rl.eval_commands": 4,
 }
 
 

@@ -134,7 +134,8 @@ def test_a_tokenizer_without_template_or_end_is_refused():
 def test_problems_and_documents_of_a_table():
     table = FileData(paths=[str(HERE / "gsm8k_like.jsonl")], prompt="question", completion="answer", answer="answer")
     problems = load_problems(table, seed=0, needs=("prompt", "completion", "answer"))
-    assert sorted(problems.column_names) == ["answer", "completion", "problem_id", "prompt"]
+    columns = ["answer", "completion", "level", "problem_id", "prompt", "question", "subject"]
+    assert sorted(problems.column_names) == columns
     assert problems["answer"] == ["72", "1,050"]
     text = load_documents(table, seed=0)["text"][0]
     assert text == f"{USER}{problems[0]['prompt']}{ASSISTANT}{problems[0]['completion']}"

@@ -206,8 +206,11 @@ def wilcoxon(before: ArrayLike, after: ArrayLike) -> float:
 
 
 def truncated_share(finish_reasons: ArrayLike) -> float:
-    """Share of rows that ran into the token limit (finish reason "length"); nan without rows."""
-    reasons = np.asarray(finish_reasons)
+    """Share of rows that ran into the token limit (finish reason "length"), of those whose reason is known (not None).
+
+    nan without any.
+    """
+    reasons = np.asarray([reason for reason in np.asarray(finish_reasons).tolist() if reason is not None])
     return float((reasons == "length").mean()) if reasons.size else math.nan
 
 
