@@ -17,10 +17,13 @@ from fbt_rl.evaluation.statistics import (
     accuracy_difference,
     length_ratio,
     mcnemar_exact,
+    median_interval,
     median_over_correct,
+    non_inferiority,
     truncated_share,
     wilcoxon,
 )
+from fbt_rl.evaluation.summary import length_quantiles
 from fbt_rl.evaluation.table import Rows, length_unit, mean, number
 from reward.math_answer import equivalent
 
@@ -59,6 +62,7 @@ def compare(
     units = [length_unit(before), length_unit(after)]
     paired = both & (units[0] == units[1])
     ratio, ratio_interval = length_ratio(old_solved[paired], new_solved[paired])
+    shift, shift_interval = median_interval(new_solved[paired] - old_solved[paired])
     finished = ~old.ever_truncated() & ~new.ever_truncated()
     entry = {
         "before": before_name,
@@ -69,6 +73,7 @@ def compare(
         "accuracy_after": float(new.accuracies().mean()),
         "accuracy_diff": difference,
         "accuracy_diff_ci": list(interval),
+        "non_inferiority_p": non_inferiority(old.accuracies(), new.accuracies(), margin),
         "mcnemar_p": mcnemar_exact(old.accuracies(), new.accuracies()),
         "median_length_correct_before": number(median_over_correct(old.lengths, old.correct)),
         "median_length_correct_after": number(median_over_correct(new.lengths, new.correct)),
@@ -77,11 +82,19 @@ def compare(
         "n_only_after_solves": int((np.isfinite(new_solved) & ~both).sum()),
         "paired_length_ratio": number(ratio),
         "paired_length_ratio_ci": [number(end) for end in ratio_interval],
+        "paired_length_difference": number(shift),
+        "paired_length_difference_ci": [number(end) for end in shift_interval],
+        "paired_length_quantiles_before": length_quantiles(old_solved[paired]),
+        "paired_length_quantiles_after": length_quantiles(new_solved[paired]),
         "wilcoxon_p": number(wilcoxon(old_solved[paired], new_solved[paired])),
         "truncated_before": number(truncated_share(old.finish)),
         "truncated_after": number(truncated_share(new.finish)),
+        "token_limit_before": old.limit(),
+        "token_limit_after": new.limit(),
         "mean_length_before": mean(old.lengths),
         "mean_length_after": mean(new.lengths),
+        "mean_length_of_all_before": mean(sides[0].lengths),
+        "mean_length_of_all_after": mean(sides[1].lengths),
         "n_both_finish": int(finished.sum()),
         "mean_length_both_finish_before": mean(old.mean_lengths()[finished]),
         "mean_length_both_finish_after": mean(new.mean_lengths()[finished]),

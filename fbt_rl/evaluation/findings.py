@@ -54,6 +54,19 @@ def _what_explains_lengths(entry: dict[str, Any]) -> list[str]:
             f"problems ({entry['n_only_before_solves']:,} solved only by {entry['before']}, "
             f"{entry['n_only_after_solves']:,} only by {entry['after']}); it is not evidence of shorter answers."
         )
+    all_before, all_after = entry["mean_length_of_all_before"], entry["mean_length_of_all_after"]
+    if entry["left_out_problems"] and all_after < all_before and not shorter:
+        sentences.append(
+            f"The shorter mean over all that each side answered ({all_before:.1f} to {all_after:.1f} {unit}) compares "
+            f"different problems: on those that both have it went from {entry['mean_length_before']:.1f} to "
+            f"{entry['mean_length_after']:.1f} {unit}."
+        )
+    limits = entry["token_limit_before"], entry["token_limit_after"]
+    if None not in limits and limits[0] != limits[1]:
+        sentences.append(
+            f"The sides were cut at different lengths ({limits[0]:g} and {limits[1]:g} {unit}): neither means nor "
+            "accuracies are those of equal conditions."
+        )
     worst = max(truncated_before or 0.0, truncated_after or 0.0)
     if worst > TRUNCATION_LIMIT:
         sentences.append(

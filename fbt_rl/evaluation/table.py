@@ -146,6 +146,15 @@ class Rows:
     def truncated(self) -> NDArray[np.bool_]:
         return self.finish == "length"
 
+    @property
+    def finish_known(self) -> bool:
+        """Whether it is known of any row if it was cut off."""
+        return any(reason is not None for reason in self.finish)
+
+    def limit(self) -> float | None:
+        """The length that answers were cut at; None where none was."""
+        return float(self.lengths[self.truncated].max()) if self.truncated.any() else None
+
     def ever_truncated(self) -> NDArray[np.bool_]:
         return problem_means(self.truncated, self.problem, len(self.ids)) > 0
 
