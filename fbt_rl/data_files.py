@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 from fbt_rl.config import DataConfig, FileData
 
 Role = Literal["prompt", "completion", "answer"]
-ROLES: tuple[Role, ...] = ("prompt", "completion", "answer")
 FORMATS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 T = TypeVar("T")
 
@@ -26,6 +25,7 @@ _GUTENBERG_END = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG.*$", 
 # GSM8K ends a worked solution with "#### <answer>" and marks sums as <<3+4=7>>.
 _GSM8K_ANSWER = re.compile(r"^####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _GSM8K_MARK = re.compile(r"<<[^<>\n]*>>")
+_NAMED = re.compile(r"\{(\w+)\}")
 _BLANKS = b" \t\r\n\xef\xbb\xbf"  # and a byte order mark
 
 
@@ -43,12 +43,12 @@ def check_data(data: DataConfig, needs: Sequence[Role] = ()) -> None:
         return
     if is_text(data):
         if needs:
-            raise DataError(f"{data.paths[0]} is plain text; {_join(needs)} need a table (jsonl, json, csv, parquet)")
+            raise DataError(f"{data.source} is plain text; {_join(needs)} need a table (jsonl, json, csv, parquet)")
         for name in data.paths:
             _read_text(Path(name))
         return
-    _require_roles(data, needs)
-    for name in data.paths:
+    require_roles(data, needs)
+    for name in (*data.paths, *data.shots_paths):
         next(_problems(Path(name), data))
 
 
@@ -72,31 +72,52 @@ def read_texts(data: FileData) -> list[str]:
 
 
 def read_rows(data: FileData, needs: Sequence[Role] = ()) -> list[dict[str, str]]:
-    """Table rows as ``problem_id``, ``prompt``, ``completion``, ``answer``; "" where no column is named.
+    """Table rows as ``problem_id``, ``prompt`` (what is asked, with template and examples), ``question`` (the prompt as
+    the data has it), ``completion``, ``answer``, ``level``, ``subject``; "" where no column is named.
 
     An answer that holds a line ``#### x`` (GSM8K) means ``x``, and a completion with such a line
-    loses its calculator marks ``<<3+4=7>>``; else only outer blanks go. ``problem_id`` is the file's
-    name and the row's number in it. Raises :class:`DataError`.
+    loses its calculator marks ``<<3+4=7>>``; else only outer blanks go. Tests, with what they need, are an answer in
+    JSON. ``problem_id`` is the file's name and the row's number in it, where no column is named. Raises
+    :class:`DataError`.
     """
-    _require_roles(data, needs)
-    return _selected((row for name in data.paths for row in _problems(Path(name), data)), data)
+    require_roles(data, needs)
+    rows = (row for name in data.paths for row in _problems(Path(name), data))
+    return select_rows(rows, data)
+
+
+def select_rows(rows: Iterable[dict[str, str]], data: FileData) -> list[dict[str, str]]:
+    """The rows that are asked, of those of the whole data set: with examples before them. Raises :class:`DataError`."""
+    if not data.shots:
+        return _selected(rows, data)
+    rows = list(rows)
+    of_examples = (row for name in data.shots_paths for row in _problems(Path(name), data))
+    examples = list(islice(of_examples, data.shots)) if data.shots_paths else rows[: data.shots]
+    if len(examples) < data.shots:
+        raise DataError(f"{data.source}: shots is {data.shots}, but there are {len(examples)} rows to take them from")
+    shown = [] if data.shots_paths else [row["problem_id"] for row in examples]
+    lead = "".join(f"{row['prompt']}\n{row['completion']}\n\n" for row in examples)
+    asked = [row for row in _selected(rows, data) if row["problem_id"] not in shown]
+    return [row | {"prompt": lead + row["prompt"]} for row in asked]
 
 
 def _selected(items: Iterable[T], data: FileData) -> list[T]:
     end = None if data.limit is None else data.offset + data.limit
     selected = list(islice(items, data.offset, end))
     if not selected:
-        raise DataError(f"nothing is left of {_join(data.paths)} after offset {data.offset}: lower data.offset")
+        raise DataError(
+            f"nothing is left of {_join(data.paths) or data.source} after offset {data.offset}: lower data.offset"
+        )
     return selected
 
 
-def _require_roles(data: FileData, needs: Sequence[Role]) -> None:
-    missing = [role for role in needs if getattr(data, role) is None]
+def require_roles(data: FileData, needs: Sequence[Role]) -> None:
+    """Raises :class:`DataError` where no column is named for what is needed."""
+    missing = [role for role in needs if getattr(data, role) is None and not (role == "answer" and data.tests)]
     if not missing and data.prompt is None and data.completion is None:
         missing = ["prompt"]
     if missing:
         raise DataError(
-            f"{data.paths[0]}: name the column of {_join(missing)} (data.{missing[0]}: <column>) in the config"
+            f"{data.source}: name the column of {_join(missing)} (data.{missing[0]}: <column>) in the config"
         )
 
 
@@ -119,38 +140,85 @@ def table_rows(path: Path, format: str) -> Iterator[dict[str, Any] | DataError]:
 
 
 def _problems(path: Path, data: FileData) -> Iterator[dict[str, str]]:
-    columns = {role: column for role in ROLES if (column := getattr(data, role)) is not None}
-    for number, row in enumerate(table_rows(path, format_of(path, data.format)), start=1):
+    return problems_of(table_rows(path, format_of(path, data.format)), data, str(path), path.stem)
+
+
+def problems_of(
+    rows: Iterable[dict[str, Any] | DataError], data: FileData, name: str, stem: str
+) -> Iterator[dict[str, str]]:
+    """Rows of a table called ``name`` as problems (:func:`read_rows`), one by one. Raises :class:`DataError`."""
+    for number, row in enumerate(rows, start=1):
         if isinstance(row, DataError):
             raise row
-        values = {role: _value(path, number, row, column) for role, column in columns.items()}
-        problem = {role: values.get(role, "") for role in ROLES}
-        if answers := _GSM8K_ANSWER.findall(problem["answer"]):
-            problem["answer"] = answers[-1]
-        if _GSM8K_ANSWER.search(problem["completion"]):
-            problem["completion"] = _GSM8K_MARK.sub("", problem["completion"])
+        where = f"{name}, row {number}"
+        code = data.tests is not None  # where blanks at the ends matter
+        completion = _value(where, row, data.completion, strip=not code) if data.completion else ""
+        if _GSM8K_ANSWER.search(completion):
+            completion = _GSM8K_MARK.sub("", completion)
+        answer = _value(where, row, data.answer) if data.answer else ""
+        if answers := _GSM8K_ANSWER.findall(answer):
+            answer = answers[-1]
+        question = ""
+        if data.prompt:
+            named = "{" in data.prompt
+            question = _filled(where, row, data.prompt) if named else _value(where, row, data.prompt, strip=not code)
         yield {
-            "problem_id": f"{path.stem}-{number}",
-            **problem,
-            "question": problem["prompt"],
-            "level": "",
-            "subject": "",
+            "problem_id": _value(where, row, data.problem_id) if data.problem_id else f"{stem}-{number}",
+            "prompt": _filled(where, {**row, "prompt": question}, data.template) if question else "",
+            "question": question,
+            "completion": completion,
+            "answer": _tests(where, row, data) if data.tests else answer,
+            "level": _value(where, row, data.level, empty=True) if data.level else "",
+            "subject": _value(where, row, data.subject, empty=True) if data.subject else "",
         }
 
 
-def _value(path: Path, number: int, row: dict[str, Any], column: str) -> str:
+def _tests(where: str, row: dict[str, Any], data: FileData) -> str:
+    """The tests of a program and what they need, as the reward ``code`` takes them from one column."""
+    tests = _column(where, row, data.tests or "")
+    if data.extra_tests:
+        further = _column(where, row, data.extra_tests)
+        if not isinstance(tests, list) or not isinstance(further, list):
+            raise DataError(f"{where}: extra_tests are added to a list of tests, both columns have to hold lists")
+        tests = tests + further
+    if not tests:
+        raise DataError(f"{where}: column {data.tests!r} is empty")
+    needed: dict[str, Any] = {"tests": tests}
+    if data.entry_point:
+        needed["entry_point"] = _value(where, row, data.entry_point)
+    if data.setup:
+        needed["setup"] = _shown(_column(where, row, data.setup))
+    try:
+        return json.dumps(needed)
+    except TypeError as error:
+        raise DataError(f"{where}: column {data.tests!r} holds what cannot be written as JSON ({error})") from error
+
+
+def _filled(where: str, row: dict[str, Any], text: str) -> str:
+    """``text`` with the names of columns in braces replaced; other braces stay."""
+    return _NAMED.sub(lambda match: _shown(_column(where, row, match[1])), text)
+
+
+def _shown(value: Any) -> str:
+    """A value in a prompt or as code: a list is one entry a line."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+def _column(where: str, row: dict[str, Any], column: str) -> Any:
     if column not in row:
         there = _join(str(key) for key in row if key is not None)
-        raise DataError(f"{path}, row {number}: no column {column!r}; its columns are {there}")
-    value = row[column]
+        raise DataError(f"{where}: no column {column!r}; its columns are {there}")
+    return row[column]
+
+
+def _value(where: str, row: dict[str, Any], column: str, empty: bool = False, strip: bool = True) -> str:
+    value = _column(where, row, column)
     if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-        raise DataError(
-            f"{path}, row {number}: column {column!r} holds {type(value).__name__}, expected text or a number"
-        )
-    text = "" if value is None else str(value).strip()
-    if not text:
-        raise DataError(f"{path}, row {number}: column {column!r} is empty")
-    return text
+        raise DataError(f"{where}: column {column!r} holds {type(value).__name__}, expected text or a number")
+    text = "" if value is None else str(value)
+    if not text.strip() and not empty:
+        raise DataError(f"{where}: column {column!r} is empty")
+    return text.strip() if strip else text
 
 
 def _table(path: Path, format: str) -> Iterator[Any]:

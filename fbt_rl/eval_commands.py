@@ -1,23 +1,150 @@
-"""What ``fbt-rl eval --generations`` and ``fbt-rl compare`` do; no torch but for counting tokens."""
+"""What ``fbt-rl eval`` does. Torch is imported only where a model or tokenizer is used."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
-from fbt_rl.artifacts import StageFolder, write_json
-from fbt_rl.evaluation.compare import compare
+from fbt_rl.artifacts import StageFolder
+from fbt_rl.config import EvalStage, RunConfig
+from fbt_rl.config_file import ConfigError, parse_config
+from fbt_rl.data_files import FORMATS
 from fbt_rl.evaluation.field_map import read_map, reward_settings
 from fbt_rl.evaluation.generations import agreement, judge_file
 from fbt_rl.evaluation.summary import summarise
-from fbt_rl.evaluation.table import modes_of, of_mode, read_generations
+from fbt_rl.evaluation.table import read_generations
+from fbt_rl.evaluation.temperature import choose_temperature
+from fbt_rl.task_presets import TASKS
 from reward.load import load_reward
+
+
+def parse_tasks(
+    tasks: str, limit: int | None, prompt: str = "prompt", answer: str = "answer", shots: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Task name -> data section and ``reward`` (where given), as plain values.
+
+    ``tasks``, with commas between: ``arithmetic``, a preset (from the hub), ``PRESET=FILE``, a data file with columns
+    ``prompt`` and ``answer``, or a YAML file with a data section and perhaps a ``reward``. Raises ConfigError.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for given in filter(None, map(str.strip, tasks.split(","))):
+        name, _, file = given.partition("=")
+        path = Path(name)
+        if name == "arithmetic":
+            data: dict[str, Any] = {"kind": "arithmetic", "split": "heldout", "size": limit or 1000}
+        elif name in TASKS:
+            data = {"kind": "files", "preset": name} | ({"paths": [file]} if file else {})
+        elif path.suffix in (".yaml", ".yml"):
+            data = {"kind": "files", **_mapping_in(path)}
+        elif path.suffix in FORMATS:
+            data = {"kind": "files", "paths": [name], "prompt": prompt, "answer": answer}
+        else:
+            raise ConfigError(
+                f"no task {given!r}; give arithmetic, one of {', '.join(TASKS)}, PRESET=FILE, a data file "
+                f"({', '.join(FORMATS)}) or a YAML file with a data section"
+            )
+        if name != "arithmetic":
+            data |= ({"limit": limit} if limit else {}) | ({"shots": shots} if shots else {})
+        name = path.stem if path.suffix else name
+        found[name if name not in found else f"{name}-{len(found) + 1}"] = data
+    if not found:
+        raise ConfigError("name at least one task")
+    return found
+
+
+def parse_temperatures(given: str) -> list[float]:
+    """Numbers with commas between. Raises ConfigError."""
+    try:
+        temperatures = [float(part) for part in given.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--temperature {given}: expected a number, or several with commas between") from error
+    if any(not 0 <= temperature < math.inf for temperature in temperatures):
+        raise ConfigError(f"--temperature {given}: expected 0 (greedy) or more")
+    return list(dict.fromkeys(temperatures))
+
+
+def _mapping_in(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, found {type(values).__name__}")
+    return values
+
+
+def evaluation_config(model: Path, tasks: dict[str, dict[str, Any]], settings: dict[str, Any]) -> RunConfig:
+    """One eval stage a task. Raises ConfigError."""
+    stages = {}
+    for name, data in tasks.items():
+        reward = {"reward": data["reward"]} if "reward" in data else {}
+        data = {key: value for key, value in data.items() if key != "reward"}
+        stages[name] = {"kind": "eval", "data": data, **settings, **reward}
+    return parse_config({"name": "eval", "model": {"path": str(model)}, "stages": stages})
+
+
+def evaluate_tasks(
+    model: Path, config: RunConfig, temperatures: Sequence[float], seed: int, out: Path | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Task by task its result, also written to ``out`` (of several tasks: to a folder each).
+
+    With several temperatures each has a folder of its own below; the best one is chosen for each mode, on half of the
+    problems, and ``modes`` are its figures on the other half.
+    """
+    from fbt_rl.evaluation.evaluate import evaluate_model
+    from fbt_rl.tasks import content_hash, load_problems
+
+    for name, stage in config.stages.items():
+        assert isinstance(stage, EvalStage)
+        folder = out / name if out is not None and len(config.stages) > 1 else out
+        problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
+        reward = load_reward(stage.reward.use, stage.reward.args)
+        tables = {
+            temperature: evaluate_model(
+                model,
+                problems,
+                stage.modes,
+                max_new_tokens=stage.max_new_tokens,
+                samples=stage.samples,
+                temperature=temperature,
+                batch_size=stage.batch_size,
+                reward=reward,
+                chat=stage.chat,
+                reasoning_marker=stage.reasoning_marker,
+                seed=seed,
+                folder=folder if folder is None or len(temperatures) == 1 else folder / f"temperature-{temperature:g}",
+            )
+            for temperature in temperatures
+        }
+        result: dict[str, Any] = {"task": name, "data_sha256": content_hash(problems)}
+        if len(tables) == 1:
+            result["modes"] = summarise(tables[temperatures[0]])
+        else:
+            chosen = choose_temperature(tables)
+            result["modes"] = {mode: values.pop("summary") for mode, values in chosen.items()}
+            result["temperatures"] = chosen
+        if folder is not None:
+            StageFolder(folder).write_result(result)
+        yield name, result
+
+
+def first_prompts(model: Path, config: RunConfig, seed: int) -> Iterator[tuple[str, str]]:
+    """Of each task the exact text that the model would be given for its first problem."""
+    from fbt_rl.tasks import load_problems, prompt_text
+    from fbt_rl.tokenization import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    for name, stage in config.stages.items():
+        assert isinstance(stage, EvalStage)
+        problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
+        yield name, prompt_text(tokenizer, problems[0]["prompt"], chat=stage.chat)
 
 
 def evaluate_file(
@@ -61,6 +188,9 @@ def result_lines(result: dict[str, Any]) -> Iterator[str]:
             f"{mode:<{width}}  right {counts['right']} of {counts['rows']}, by the file's own verdicts "
             f"{counts['claimed_right']}; {counts['differ']} judged otherwise"
         )
+    for mode, chosen in result.get("temperatures", {}).items():
+        tried = ", ".join(f"{accuracy:.1%} at {each}" for each, accuracy in chosen["dev_accuracy"].items())
+        yield f"{mode:<{width}}  temperature {chosen['temperature']:g}, chosen on the other half of problems: {tried}"
     if result.get("left_out"):
         yield f"left out: {result['left_out']} rows or samples that could not be used"
 
@@ -75,127 +205,3 @@ def summary_line(mode: str, values: dict[str, Any]) -> str:
         f"{mode}  right {values['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) of {values['n']}, "
         f"median length {values['median_length']:g}, truncated {truncated}"
     )
-
-
-# --- comparing -----------------------------------------------------------------------------------
-
-
-class Side(NamedTuple):
-    """An evaluation, or one mode of it."""
-
-    name: str
-    modes: dict[str, pa.Table]
-
-
-def compare_evaluations(names: Sequence[str], margin: float, out: Path | None) -> list[dict[str, Any]]:
-    """Entries of :func:`fbt_rl.evaluation.compare.compare` for evaluations given as ``PATH`` or ``PATH:MODE``.
-
-    The first is compared with each of the others, in the modes that both have; where one of two has a single mode, in
-    every mode of the other. One evaluation alone: its first mode with its others. Raises ValueError.
-    """
-    sides = _unlike_names([_load(name) for name in names])
-    if len(sides) == 1:
-        [(name, modes)] = sides
-        if len(modes) < 2:
-            raise ValueError(f"{name} has one mode only: name a second evaluation to compare it with")
-        sides = [Side(mode, {name: table}) for mode, table in modes.items()]
-    entries = [entry for other in sides[1:] for entry in _compare_pair(sides[0], other, margin)]
-    if out is not None:
-        write_json(out, {"comparisons": entries})
-    return entries
-
-
-def _load(name: str) -> Side:
-    path, mode = Path(name), None
-    if not path.exists() and ":" in name:
-        path, mode = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
-    file = path / "generations.parquet" if path.is_dir() else path
-    if not file.is_file():
-        raise ValueError(f"no evaluation {name}: give a folder that holds generations.parquet, or such a file")
-    if file.suffix in (".jsonl", ".json", ".csv"):
-        raise ValueError(f"{name} is not judged yet: fbt-rl eval --generations {name} --map ... --out FOLDER")
-    table = read_generations(file)
-    if mode is not None and mode not in modes_of(table):
-        raise ValueError(f"{path} has no mode {mode!r}; it has {', '.join(modes_of(table))}")
-    modes = [mode] if mode is not None else modes_of(table)
-    return Side(name.rstrip("/"), {one: of_mode(table, one) for one in modes})
-
-
-def _unlike_names(sides: list[Side]) -> list[Side]:
-    """Sides called by the last part of their paths, as far as those differ."""
-    short = [Path(side.name).name.removesuffix(".parquet") for side in sides]
-    return (
-        [Side(name, side.modes) for name, side in zip(short, sides, strict=True)]
-        if len({*short}) == len(sides)
-        else sides
-    )
-
-
-def _compare_pair(first: Side, other: Side, margin: float) -> list[dict[str, Any]]:
-    if len(first.modes) == 1 or len(other.modes) == 1:
-        pairs = [(old, new) for old in first.modes for new in other.modes]
-    else:
-        pairs = [(mode, mode) for mode in first.modes if mode in other.modes]
-    if not pairs:
-        raise ValueError(
-            f"{first.name} has modes {', '.join(first.modes)}, {other.name} has {', '.join(other.modes)}: name one of "
-            "each, as PATH:MODE"
-        )
-    return [
-        compare(
-            *_paired_by(first.modes[old], other.modes[new]),
-            before_name=first.name,
-            after_name=other.name,
-            mode=old if old == new else f"{old} → {new}",
-            margin=margin,
-        )
-        for old, new in pairs
-    ]
-
-
-def _paired_by(*tables: pa.Table) -> list[pa.Table]:
-    """The tables as they are, or with the prompt for problem id where no id but both prompts are shared."""
-    ids = [set(table["problem_id"].to_pylist()) for table in tables]
-    if set.intersection(*ids) or any("prompt" not in table.column_names for table in tables):
-        return list(tables)
-    renamed = []
-    for table in tables:
-        names = [" ".join((prompt or "").split()) for prompt in table["prompt"].to_pylist()]
-        place = table.column_names.index("problem_id")
-        renamed.append(table.set_column(place, "problem_id", pa.array(names, pa.string())))
-    return renamed
-
-
-def comparison_text(entries: Sequence[dict[str, Any]]) -> str:
-    """The paired table and the findings, as Markdown."""
-    lines = [
-        "| compared | mode | n | right | difference, points | McNemar p | median of right | paired ratio | cut off |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    for entry in entries:
-        both = {
-            key: tuple(entry[f"{key}_{side}"] for side in ("before", "after"))
-            for key in ("accuracy", "median_length_correct", "truncated")
-        }
-        low, high = entry["accuracy_diff_ci"]
-        cells = [
-            f"{entry['before']} → {entry['after']}",
-            entry["mode"],
-            f"{entry['n']:,}",
-            " → ".join(_shown(value, "{:.1%}") for value in both["accuracy"]),
-            f"{100 * entry['accuracy_diff']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
-            f"{entry['mcnemar_p']:.3g}",
-            " → ".join(_shown(value, "{:g}") for value in both["median_length_correct"]),
-            f"{_shown(entry['paired_length_ratio'], '{:.3f}')} "
-            f"[{', '.join(_shown(end, '{:.3f}') for end in entry['paired_length_ratio_ci'])}]",
-            " → ".join(_shown(value, "{:.1%}") for value in both["truncated"]),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    for entry in entries:
-        lines += ["", f"{entry['before']} → {entry['after']}, {entry['mode']}:"]
-        lines += [f"- {sentence}" for sentence in entry["findings"]]
-    return "\n".join(lines)
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "–" if value is None else form.format(value)

@@ -12,13 +12,23 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from transformers import PreTrainedTokenizerBase
 
-from fbt_rl.config import ArithmeticData, DataConfig
-from fbt_rl.data_files import DataError, Role, is_text, read_rows, read_texts
+from fbt_rl.config import ArithmeticData, DataConfig, FileData
+from fbt_rl.data_files import (
+    DataError,
+    Role,
+    is_text,
+    problems_of,
+    read_rows,
+    read_texts,
+    require_roles,
+    select_rows,
+)
 from fbt_rl.tokenization import ASSISTANT, USER
 
 HELDOUT_SHARE = 8  # one problem in so many is held out
@@ -34,7 +44,7 @@ def load_documents(data: DataConfig, seed: int) -> Dataset:
     elif is_text(data):
         texts = read_texts(data)
     else:
-        texts = [_turns(row["prompt"], row["completion"]) for row in read_rows(data)]
+        texts = [_turns(row["prompt"], row["completion"]) for row in _rows(data)]
     return Dataset.from_dict({"text": texts})
 
 
@@ -49,10 +59,26 @@ def load_problems(data: DataConfig, seed: int, needs: Sequence[Role] = ("prompt"
     if isinstance(data, ArithmeticData):
         rows = list(_arithmetic(data, seed))
     elif is_text(data):
-        raise DataError(f"{data.paths[0]} is plain text; problems need a table (jsonl, json, csv, parquet)")
+        raise DataError(f"{data.source} is plain text; problems need a table (jsonl, json, csv, parquet)")
     else:
-        rows = read_rows(data, needs)
+        rows = _rows(data, needs)
     return Dataset.from_list(rows)
+
+
+def _rows(data: FileData, needs: Sequence[Role] = ()) -> list[dict[str, str]]:
+    """:func:`fbt_rl.data_files.read_rows`, also of the hub."""
+    if data.hub is None:
+        return read_rows(data, needs)
+    require_roles(data, needs)
+    hub = data.hub
+    try:
+        loaded: Any = load_dataset(hub.path, hub.name, split=hub.split, revision=hub.revision)
+    except Exception as error:  # whatever the hub's client and its readers raise
+        raise DataError(
+            f"cannot load {data.source} from the hub: {error}; or name a local copy of its file in data.paths"
+        ) from error
+    stem = Path(hub.path).name
+    return select_rows(problems_of(loaded, data, data.source, stem), data)
 
 
 def content_hash(problems: Dataset) -> str:

@@ -6,12 +6,12 @@ from math import isclose
 import numpy as np
 import pyarrow as pa
 import pytest
-from pytest import approx
 
 from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.statistics import wilson_interval
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import modes_of, of_mode
+from fbt_rl.evaluation.temperature import choose_temperature, is_dev
 
 CAP = 100
 
@@ -262,8 +262,8 @@ def test_summary_by_mode():
         "median_length": 25.0,
         "median_length_unbounded": 25.0,
         "median_length_correct": 20.0,
-        "length_quantiles": approx({"0.1": 13.0, "0.25": 17.5, "0.5": 25.0, "0.75": 47.5, "0.9": 79.0}),
-        "length_quantiles_correct": approx({"0.1": 12.0, "0.25": 15.0, "0.5": 20.0, "0.75": 25.0, "0.9": 28.0}),
+        "length_quantiles": pytest.approx({"0.1": 13.0, "0.25": 17.5, "0.5": 25.0, "0.75": 47.5, "0.9": 79.0}),
+        "length_quantiles_correct": pytest.approx({"0.1": 12.0, "0.25": 15.0, "0.5": 20.0, "0.75": 25.0, "0.9": 28.0}),
         "mean_length": 40.0,
         "tokens_per_correct": 160 / 3,
         "truncated": 0.25,
@@ -310,3 +310,20 @@ def test_summary_of_several_samples_and_of_none_judged():
     unjudged = summarise(table([None, None], [5, 5]))["soft"]
     assert (unjudged["accuracy"], unjudged["median_length_correct"], unjudged["unjudged"]) == (None, None, 2)
     assert json.dumps(unjudged, allow_nan=False)
+
+
+def test_a_temperature_is_chosen_on_one_half_and_reported_on_the_other():
+    ids = [f"p{n}" for n in range(40)]
+    dev = np.array([is_dev(name) for name in ids])
+    assert 10 < dev.sum() < 30
+    tables = {
+        0.7: table(dev, [10] * 40),  # best on the dev half, and always wrong on the other
+        0.3: table(~dev, [10] * 40),
+        0.9: table(dev, [20] * 40),  # as good: the lower temperature is taken
+    }
+    chosen = choose_temperature(tables)["soft"]
+    assert chosen["temperature"] == 0.7
+    assert chosen["dev_accuracy"] == {"0.3": 0.0, "0.7": 1.0, "0.9": 1.0}
+    assert (chosen["summary"]["n"], chosen["summary"]["accuracy"]) == ((~dev).sum(), 0.0)
+    with pytest.raises(ValueError, match="too few problems"):
+        choose_temperature({0.3: table([True], [10]), 0.7: table([True], [10])})

@@ -1,7 +1,9 @@
 """Evaluating a tiny random model: equal results however the work is cut, resume, modes, bad input."""
 
+import hashlib
 import json
 import multiprocessing
+import re
 import socket
 from collections import Counter
 
@@ -12,16 +14,17 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fbt_rl.artifacts import RunFolder, StageContext
-from fbt_rl.config import ArithmeticData, ModelConfig, TokenizerConfig
+from fbt_rl.config import ArithmeticData, FileData, ModelConfig, TokenizerConfig
 from fbt_rl.config_file import ConfigError, load_config
-from fbt_rl.decoding import SamplingParams, decode
+from fbt_rl.decoding import Completion, SamplingParams, decode
 from fbt_rl.evaluation import evaluate
+from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.evaluate import evaluate_model, run
 from fbt_rl.evaluation.summary import summarise
-from fbt_rl.evaluation.table import SCHEMA
+from fbt_rl.evaluation.table import SCHEMA, of_mode
 from fbt_rl.model import FBTForCausalLM, load_model
 from fbt_rl.model.configuration import from_model_config
-from fbt_rl.tasks import content_hash, encode_prompt, load_problems
+from fbt_rl.tasks import content_hash, encode_prompt, load_problems, prompt_text
 from fbt_rl.tokenization import build_tokenizer, load_tokenizer
 from reward.base import Reward, Verdict
 
@@ -95,6 +98,9 @@ def test_rows_are_what_decoding_gives(model_folder, problems, table):
         assert row["completion"] == tokenizer.decode(alone.token_ids, skip_special_tokens=True)
         assert (row["num_tokens"], row["finish_reason"]) == (len(alone.token_ids), alone.finish_reason)
         assert (row["prompt"], row["answer"]) == (problems[7]["prompt"], problems[7]["answer"])
+        exact = prompt_text(tokenizer, problems[7]["prompt"])
+        assert row["prompt_hash"] == hashlib.sha256(exact.encode()).hexdigest()[:16]
+        assert row["level"] == str(len(re.findall("[0-9]", problems[7]["prompt"])))
 
 
 def test_modes_and_samples_differ(table):
@@ -215,9 +221,49 @@ def test_verdicts_reach_the_rows_and_truncated_is_wrong(model_folder, problems):
     assert {row["error"] for row in rows} == {"odd", "broken"}
 
 
-def test_a_model_without_feedback_is_evaluated_in_standard_mode_only(foreign_folder, problems):
+def test_tokens_of_reasoning_and_answer_and_the_time_taken(model_folder, problems, monkeypatch):
+    texts = ["1+1=2</think>so 2", "12 \\boxed{2}", "no answer", ""]
+
+    def written(model, prompts, params, **options):
+        tokens = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        done = [
+            Completion(i, 0, [*ids, tokenizer.eos_token_id], torch.zeros(0), None, "stop")
+            for i, ids in enumerate(tokens)
+        ]
+        return done[: len(prompts)]
+
+    tokenizer = build_tokenizer(TokenizerConfig(), ["".join(texts)])
+    monkeypatch.setattr(evaluate, "decode", written)
+    monkeypatch.setattr(evaluate, "load_tokenizer", lambda folder: tokenizer)
+    monkeypatch.setattr(evaluate.time, "perf_counter", iter([1.0, 3.0]).__next__)
+    rows = evaluate_model(model_folder, problems.select(range(4)), ["standard"], max_new_tokens=20).to_pylist()
+    by_text = {row["completion"]: row for row in rows}
+    assert by_text.keys() == set(texts)
+    splits = [tuple(by_text[text][f"{part}_tokens"] for part in ("num", "reasoning", "answer")) for text in texts]
+    # With the end token, which belongs to the answer.
+    assert splits == [(18, 13, 5), (13, 3, 10), (10, 9, 1), (1, 0, 1)]
+    assert by_text[""]["error"] == "no_answer"
+    assert {row["seconds"] for row in rows} == {0.5}
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_prompts_of_one_token_unicode_and_too_long_ones(model_folder, tmp_path, chat):
+    rows = [{"q": "1", "a": "1"}, {"q": "é\u202e😀", "a": "2"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = FileData(paths=[str(tmp_path / "rows.jsonl")], prompt="q", answer="a")
+    table = evaluate_model(model_folder, load_problems(data, 0), ["fused"], max_new_tokens=4, chat=chat)
+    assert table["prompt"].to_pylist() == [row["q"] for row in rows]
+    assert all(1 <= count <= 4 for count in table["num_tokens"].to_pylist())
+    long = FileData(paths=data.paths, prompt="q", answer="a", template="{prompt} " + "7" * 130)
+    with pytest.raises(ValueError, match=r"problem 'rows-2' has a prompt of 13\d tokens"):
+        evaluate_model(model_folder, load_problems(long, 0), ["standard"], max_new_tokens=4, chat=chat)
+
+
+def test_a_model_without_feedback_is_evaluated_in_standard_mode_and_compared(foreign_folder, problems, table):
     rows = evaluate_model(foreign_folder, problems, ["standard"], max_new_tokens=8)
     assert len(rows) == 20
+    entry = compare(rows, of_mode(table, "soft"), before_name="llama", after_name="fbt", mode="standard → soft")
+    assert (entry["n"], entry["left_out_problems"]) == (20, 0)
     with pytest.raises(ValueError, match=r"modes soft, fused need a model with latent feedback; the one in "):
         evaluate_model(foreign_folder, problems, MODES, max_new_tokens=8)
 

@@ -9,9 +9,10 @@ import pytest
 
 from fbt_rl.config_file import ConfigError
 from fbt_rl.data_files import DataError
-from fbt_rl.eval_commands import compare_evaluations, comparison_text, evaluate_file, result_lines
+from fbt_rl.eval_commands import evaluate_file, result_lines
 from fbt_rl.evaluation import generations
 from fbt_rl.evaluation.field_map import Found, find, read_map, value_at
+from fbt_rl.evaluation.sides import compare_evaluations, comparison_text
 from fbt_rl.evaluation.table import SCHEMA, length_unit, split_at
 
 OPENAI = Path(__file__).parents[2] / "shared/data/model_outputs/gsm8k_openai_2021/example_model_solutions.jsonl"

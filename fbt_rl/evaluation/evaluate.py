@@ -140,8 +140,13 @@ def evaluate_model(
                 seed=seed,
             )
             answerer.check(modes, str(model_folder))
-            for mode in modes:
-                answerer.answer(mode, pending[mode], batch_size, shards)
+            shares = {mode: answerer.share(pending[mode]) for mode in modes}
+            total = samples * sum(map(len, shares.values()))
+            quiet = True if _rank() else None  # None: shown on a terminal only
+            with tqdm(total=total, unit="answer", disable=quiet) as bar:
+                for mode, share in shares.items():
+                    bar.set_description(mode)
+                    answerer.answer(mode, share, batch_size, shards, bar)
         _barrier()
         if _rank() == 0:
             _merge(shards, target, modes, fingerprint)
@@ -181,33 +186,33 @@ class _Answerer:
                 "or leave such problems out: an evaluation passes over none by itself"
             )
 
-    def answer(self, mode: Mode, pending: list[int], batch_size: int, shards: Path) -> None:
-        """Answer this rank's share of the ``pending`` problems (their places) and write a shard for each batch."""
-        by_length = sorted(pending, key=lambda index: -len(self.prompt_ids[index]))
-        share = by_length[_rank() :: _world_size()]
+    def share(self, pending: list[int]) -> list[int]:
+        """This rank's part of the ``pending`` problems (their places), the longest prompts first."""
+        return sorted(pending, key=lambda index: -len(self.prompt_ids[index]))[_rank() :: _world_size()]
+
+    def answer(self, mode: Mode, share: list[int], batch_size: int, shards: Path, bar: tqdm) -> None:
+        """Answer the problems ``share`` and write a shard for each batch."""
         samples = self.params.num_samples
         size = max(1, batch_size // samples)
-        quiet = True if _rank() else None  # None: shown on a terminal only
-        with tqdm(total=len(share) * samples, desc=mode, unit="answer", disable=quiet) as bar:
-            for start in range(0, len(share), size):
-                batch = share[start : start + size]
+        for start in range(0, len(share), size):
+            batch = share[start : start + size]
 
-                def report(done: int, _total: int, before: int = bar.n) -> None:
-                    bar.update(before + done - bar.n)
+            def report(done: int, _total: int, before: int = bar.n) -> None:
+                bar.update(before + done - bar.n)
 
-                began = time.perf_counter()
-                completions = decode(
-                    self.model,
-                    [self.prompt_ids[index] for index in batch],
-                    replace(self.params, mode=mode),
-                    seed=self.seed,
-                    row_keys=[index * _MAX_SAMPLES + sample for index in batch for sample in range(samples)],
-                    batch_size=batch_size,
-                    progress=report,
-                )
-                seconds = (time.perf_counter() - began) / len(completions)
-                rows = self._graded(mode, batch, completions, seconds)
-                _write(shards / f"{mode}-{min(batch):08d}.parquet", pa.Table.from_pylist(rows, _SHARD_SCHEMA))
+            began = time.perf_counter()
+            completions = decode(
+                self.model,
+                [self.prompt_ids[index] for index in batch],
+                replace(self.params, mode=mode),
+                seed=self.seed,
+                row_keys=[index * _MAX_SAMPLES + sample for index in batch for sample in range(samples)],
+                batch_size=batch_size,
+                progress=report,
+            )
+            seconds = (time.perf_counter() - began) / len(completions)
+            rows = self._graded(mode, batch, completions, seconds)
+            _write(shards / f"{mode}-{min(batch):08d}.parquet", pa.Table.from_pylist(rows, _SHARD_SCHEMA))
 
     def _graded(
         self, mode: Mode, batch: list[int], completions: list[Completion], seconds: float
