@@ -95,6 +95,7 @@ def test_maps_as_pairs_and_as_files(tmp_path):
     path.write_text("completion: a\nanswer: b\nreward: {use: math, args: {numeric: true}}\n")
     columns = read_map([str(path), "answer=c"])
     assert (columns.answer, columns.reward.args) == ("c", {"numeric": True})
+    assert read_map(["completion=a,tests=b"]).reward.use == "code"
 
 
 @pytest.mark.parametrize(
@@ -158,12 +159,17 @@ def test_where_an_answer_may_stand(tmp_path):
     assert judged(tmp_path, rows)[1]["correct"].to_pylist() == [False]
     assert judged(tmp_path, rows, *MAP, "stop=\\n\\nQ:")[1]["correct"].to_pylist() == [True]
     assert judged(tmp_path, rows, *MAP, "extracted=theirs")[1]["extracted"].to_pylist() == ["8"]
+    rows = [{"id": 1, "gold": "4 + 3\nA: 7", "out": "7", "theirs": None}]
+    assert judged(tmp_path, rows, "answer=gold,extracted=out")[1]["correct"].to_pylist() == [True]
+    assert judged(tmp_path, rows, "answer=gold,completion=out,extracted=theirs")[1]["error"].to_pylist() == [
+        "no_answer"
+    ]
 
 
 def test_lengths_and_endings(tmp_path):
     rows = [
         {"id": "a", "gold": "1", "out": "<think>é\U0001f600</think>\\boxed{1}", "n": 9, "end": "max_tokens"},
-        {"id": "b", "gold": "1", "out": "ab\\boxed{1}", "n": 4, "end": "eos"},
+        {"id": "b", "gold": "1", "out": "ab\\boxed{1}", "n": "4", "end": "eos"},
         {"id": "c", "gold": "1", "out": "\ud83d", "n": 1, "end": "odd"},  # half a surrogate pair
     ]
     _, table = judged(tmp_path, rows, *MAP, "num_tokens=n,finish_reason=end", marker="</think>")
@@ -183,8 +189,8 @@ def test_lengths_and_endings(tmp_path):
 def test_code_is_judged_by_its_tests(tmp_path):
     tests = ["assert f(1) == 2", "assert f(2) == 3"]
     rows = [{"p": "Write f.", "t": tests, "out": {"good": "def f(x): return x + 1", "bad": "def f(x): return 2"}}]
-    args = "reward: {use: code, args: {require: rlimits}}\n"
-    (tmp_path / "map.yaml").write_text(f"prompt: p\ntests: t\ncompletion: out.*\n{args}")
+    reward = "{use: code, args: {require: rlimits}}"
+    (tmp_path / "map.yaml").write_text(f"prompt: p\ntests: t\ncompletion: out.*\nreward: {reward}\n")
     result, table = judged(tmp_path, rows, str(tmp_path / "map.yaml"))
     assert {mode: values["accuracy"] for mode, values in result["modes"].items()} == {"good": 1.0, "bad": 0.0}
     assert table["error"].to_pylist() == [None, "failed_test"]

@@ -68,6 +68,8 @@ def read_map(given: Sequence[str]) -> GenerationsMap:
             key, value = key.strip(), value.strip()
             stop = [value.replace("\\n", "\n")]
             values[key] = stop if key == "stop" else {"use": value} if key == "reward" else value
+    if "tests" in values:
+        values.setdefault("reward", {"use": "code"})
     columns = validate(GenerationsMap, values, "--map")
     if columns.completion is None and columns.extracted is None:
         raise ConfigError("--map: name the completion, for example completion=output (or extracted, a bare answer)")

@@ -29,8 +29,12 @@ logger = logging.getLogger(__name__)
 
 SHOWN_FAULTS = 5
 _BATCH = 512  # samples judged together
+_WHOLE = ("tests", "setup")  # lists of these belong to one sample
 # Of what others call the end of an answer; anything else is not known.
-_FINISH = {"stop": "stop", "eos": "stop", "end_turn": "stop", "length": "length", "max_tokens": "length"}
+_FINISH = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length"), "length"),
+}
 _TRUE, _FALSE = {"true", "correct", "passed", "pass", "yes", "1"}, {"false", "incorrect", "failed", "fail", "no", "0"}
 _ANSWER_LINE = re.compile(r"^\**A(?:nswer)?\**\s*:\**\s*(\S.*?)\s*$", re.MULTILINE)
 
@@ -70,19 +74,21 @@ def judge_file(
     temporary = target.with_name(f".{target.name}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
     judged = 0
-    with (
-        pq.ParquetWriter(temporary, SCHEMA.with_metadata({LENGTH_UNIT: unit})) as writer,
-        tqdm(desc=path.name, unit="answer", disable=None) as bar,
-    ):
-        while batch := list(islice(samples, _BATCH)):
-            rows = _judged(batch, columns, reward, count_tokens, marker)
-            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-            judged += len(rows)
-            bar.update(len(rows))
-    if not judged:
-        temporary.unlink()
-        raise DataError(f"{path} holds no generation that can be used; {'; '.join(faults.first[:2])}")
-    temporary.replace(target)
+    try:
+        with (
+            pq.ParquetWriter(temporary, SCHEMA.with_metadata({LENGTH_UNIT: unit})) as writer,
+            tqdm(desc=path.name, unit="answer", disable=None) as bar,
+        ):
+            while batch := list(islice(samples, _BATCH)):
+                rows = _judged(batch, columns, reward, count_tokens, marker)
+                writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+                judged += len(rows)
+                bar.update(len(rows))
+        if not judged:
+            raise DataError(f"{path} holds no generation that can be used; {'; '.join(faults.first[:2])}")
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
     return faults
 
 
@@ -111,7 +117,7 @@ def _samples(path: Path, columns: GenerationsMap, faults: Faults) -> Iterator[di
         try:
             if isinstance(row, DataError):
                 raise row
-            found = {name: list(find(row, value, flat=name != "tests")) for name, value in paths.items()}
+            found = {name: list(find(row, value, flat=name not in _WHOLE)) for name, value in paths.items()}
         except DataError as error:
             faults.add(str(error) if isinstance(row, DataError) else f"{where}: {error}")
             continue
@@ -141,9 +147,7 @@ def _checked(
     else:
         problem = f"{path.stem}-{number}" if prompt is None else f"prompt-{_hash(' '.join(prompt.split()))}"
     systems = "/".join(key for key in keys if isinstance(key, str))
-    tokens = values.get("num_tokens")
-    if columns.num_tokens and (not isinstance(tokens, int | float) or isinstance(tokens, bool) or tokens < bool(text)):
-        raise DataError(f"num_tokens is {tokens!r}, expected a number of tokens")
+    tokens = _count(values["num_tokens"], text) if columns.num_tokens else None
     return {
         "problem_id": problem,
         "mode": _text(values, "mode") if columns.mode else systems or path.stem,
@@ -152,11 +156,11 @@ def _checked(
         "given": _text(values, "extracted", or_none=True) if columns.extracted else None,
         "answer": _answer(values, columns),
         "finish_reason": _FINISH.get(str(values.get("finish_reason")).lower()),
-        "num_tokens": None if tokens is None else int(tokens),
+        "num_tokens": tokens,
         "claimed": _claim(values.get("claimed")),
         "level": _text(values, "level", or_none=True),
         "subject": _text(values, "subject", or_none=True),
-        "tests": {name: values.get(name) for name in ("tests", "entry_point", "setup")},
+        "tests": {"tests": values.get("tests"), "entry_point": values.get("entry_point"), "setup": _lines(values)},
     }
 
 
@@ -166,7 +170,24 @@ def _answer(values: Mapping[str, Any], columns: GenerationsMap) -> str | None:
     answer = _text(values, "answer").strip()
     if not answer:
         raise DataError("answer is empty")
-    return (extract_answer(answer) or answer) if columns.reward.use == "math" else answer
+    if columns.reward.use != "math":
+        return answer
+    return extract_answer(answer) or _last_match(_ANSWER_LINE, answer) or answer
+
+
+def _lines(values: Mapping[str, Any]) -> str | None:
+    setup = values.get("setup")
+    return "\n".join(map(str, setup)) if isinstance(setup, list) else setup
+
+
+def _count(value: Any, text: str) -> int:
+    try:
+        count = int(float(value))
+    except (TypeError, ValueError, OverflowError):
+        count = -1
+    if count < bool(text):
+        raise DataError(f"num_tokens is {value!r}, expected a number of tokens")
+    return count
 
 
 def _text(values: Mapping[str, Any], name: str, or_none: bool = False) -> Any:
@@ -233,17 +254,20 @@ def _judged(
 def _to_judge(sample: dict[str, Any], columns: GenerationsMap, reward: Reward) -> str:
     """What the reward is given. Answers to mathematics that stand elsewhere than it looks for them are boxed."""
     if columns.extracted:
-        given = sample["given"] or ""
-        return f"\\boxed{{{given}}}" if reward.name == "math" else given
+        return _boxed(sample["given"]) if reward.name == "math" else sample["given"] or ""
     text = sample["completion"]
     if reward.name != "math":
         return text
     if columns.answer_pattern:
-        return _boxed_match(re.compile(columns.answer_pattern), text)
-    found = extract_answer(text, reward.args["forms"])
-    return text if found else _boxed_match(_ANSWER_LINE, text)
+        return _boxed(_last_match(re.compile(columns.answer_pattern), text))
+    return text if extract_answer(text, reward.args["forms"]) else _boxed(_last_match(_ANSWER_LINE, text))
 
 
-def _boxed_match(pattern: re.Pattern[str], text: str) -> str:
+def _boxed(answer: str | None) -> str:
+    return "" if answer is None else f"\\boxed{{{answer}}}"
+
+
+def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
+    """The first group of the last match, or all of it."""
     found = list(pattern.finditer(text))
-    return f"\\boxed{{{found[-1][1] if pattern.groups else found[-1][0]}}}" if found else ""
+    return None if not found else found[-1][1] if pattern.groups else found[-1][0]
