@@ -96,8 +96,8 @@ def select_rows(rows: Iterable[dict[str, str]], data: FileData) -> list[dict[str
         raise DataError(f"{data.source}: shots is {data.shots}, but there are {len(examples)} rows to take them from")
     shown = [] if data.shots_paths else [row["problem_id"] for row in examples]
     lead = "".join(f"{row['prompt']}\n{row['completion']}\n\n" for row in examples)
-    asked = [row for row in _selected(rows, data) if row["problem_id"] not in shown]
-    return [row | {"prompt": lead + row["prompt"]} for row in asked]
+    rest = [row for row in rows[data.offset :] if row["problem_id"] not in shown]
+    return [row | {"prompt": lead + row["prompt"]} for row in _selected(rows[: data.offset] + rest, data)]
 
 
 def _selected(items: Iterable[T], data: FileData) -> list[T]:

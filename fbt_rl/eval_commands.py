@@ -20,7 +20,7 @@ from fbt_rl.evaluation.field_map import read_map, reward_settings
 from fbt_rl.evaluation.generations import agreement, judge_file
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import read_generations
-from fbt_rl.evaluation.temperature import choose_temperature
+from fbt_rl.evaluation.temperature import choose_temperature, require_halves
 from fbt_rl.task_presets import TASKS
 from reward.load import load_reward
 
@@ -105,6 +105,8 @@ def evaluate_tasks(
         assert isinstance(stage, EvalStage)
         folder = out / name if out is not None and len(config.stages) > 1 else out
         problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
+        if len(temperatures) > 1:
+            require_halves(problems["problem_id"])
         reward = load_reward(stage.reward.use, stage.reward.args)
         tables = {
             temperature: evaluate_model(

@@ -206,6 +206,8 @@ def test_eval_at_several_temperatures(invoke, model, tmp_path):
         r"^soft  temperature 0\.5, chosen on the other half .*: 0\.0% at 0\.5, 0\.0% at 1\.0$", out, re.MULTILINE
     )
     assert read_json(tmp_path / "result.json")["modes"]["soft"]["n"] < 12
+    code, _, err = invoke("eval", model, "--limit", 1, "--temperature", "0.5,1")
+    assert (code, "too few problems to choose a temperature" in err) == (2, True)
     assert sorted(path.name for path in tmp_path.glob("*/generations.parquet")) == ["generations.parquet"] * 2
 
 

@@ -97,6 +97,9 @@ def test_examples_come_first_and_are_not_asked(tmp_path):
     assert [row["problem_id"] for row in asked] == ["rows-3", "rows-4", "rows-5"]
     assert asked[0]["prompt"] == "0+1\nso 1\n\n1+1\nso 2\n\n2+1"
     assert asked[0]["question"] == "2+1"
+    for offset, number in ((0, 3), (1, 3), (3, 4)):  # the limit is of what is asked
+        [row] = read_rows(FileData(paths=[path], **few, offset=offset, limit=1))
+        assert row["problem_id"] == f"rows-{number}"
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({"q": "9+9", "a": "18", "how": "18"}) + "\n")
     asked = read_rows(FileData(paths=[path], **{**few, "shots": 1}, shots_paths=[str(other)], limit=1))

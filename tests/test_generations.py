@@ -136,7 +136,7 @@ def test_nested_samples_with_parallel_verdicts(tmp_path):
 
 
 def test_rows_of_one_problem_are_its_samples(tmp_path):
-    rows = [{"id": "a", "gold": "1", "out": f"\\boxed{{{n}}}", "model": "m" if n < 2 else "k"} for n in range(4)]
+    rows = [{"id": "a", "gold": "1", "out": f"\\boxed{{{n}}}", "model": "m\x1b" if n < 2 else "k"} for n in range(4)]
     _, table = judged(tmp_path, rows, *MAP, "mode=model")
     assert [tuple(row[name] for name in ("mode", "sample", "correct")) for row in table.to_pylist()] == [
         ("m", 0, False),
@@ -268,6 +268,8 @@ def evaluations(tmp_path):
     rows = [{"q": f"what  is {n}?", "key": f"k{n}", "gold": f"{n}.0", "o": {"a": f"\\boxed{{{n}}}"}} for n in range(60)]
     rows = [{**row, "o": {**row["o"], "b": "none"}} for row in rows]
     write(tmp_path / "two.jsonl", rows)
+    write(tmp_path / "bare.jsonl", [{"gold": n, "out": ""} for n in range(3)])
+    evaluate_file(tmp_path / "bare.jsonl", ["answer=gold,completion=out"], tmp_path / "bare")
     evaluate_file(tmp_path / "two.jsonl", ["problem_id=key,prompt=q,answer=gold,completion=o.*"], tmp_path / "two")
     return tmp_path
 
@@ -309,6 +311,7 @@ def test_lengths_in_different_units_are_not_compared(evaluations):
     [
         (["one"], "one has one mode only: name a second evaluation"),
         (["one", "nowhere"], "no evaluation nowhere: give a folder that holds generations.parquet"),
+        (["bare", "one"], "bare and one have no judged problem in common"),
         (["two:c", "one"], "has no mode 'c'; it has a, b"),
         (["one.jsonl", "one"], "one.jsonl is not judged yet: fbt-rl eval --generations one.jsonl"),
     ],

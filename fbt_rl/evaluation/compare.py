@@ -54,7 +54,8 @@ def compare(
     old, new = (side.restricted(common) for side in sides)
     for name, gold, other in zip(common, old.gold, new.gold, strict=True):
         if gold != other and not equivalent(gold, other)[0]:
-            raise ValueError(f"problem {name!r} has answer {gold!r} in {before_name} but {other!r} in {after_name}")
+            answers = f"{gold[:200]!r} in {before_name} but {other[:200]!r} in {after_name}"
+            raise ValueError(f"problem {name!r} has answer {answers}")
 
     difference, interval = accuracy_difference(old.accuracies(), new.accuracies())
     old_solved, new_solved = old.solved_lengths(), new.solved_lengths()

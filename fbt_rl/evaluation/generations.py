@@ -146,11 +146,11 @@ def _checked(
         problem = _text(values, "problem_id")
     else:
         problem = f"{path.stem}-{number}" if prompt is None else f"prompt-{_hash(' '.join(prompt.split()))}"
-    systems = "/".join(key for key in keys if isinstance(key, str))
+    system = _text(values, "mode") if columns.mode else "/".join(key for key in keys if isinstance(key, str))
     tokens = _count(values["num_tokens"], text) if columns.num_tokens else None
     return {
         "problem_id": problem,
-        "mode": _text(values, "mode") if columns.mode else systems or path.stem,
+        "mode": "".join(filter(str.isprintable, system)) or path.stem,  # it is printed
         "prompt": prompt,
         "completion": text,
         "given": _text(values, "extracted", or_none=True) if columns.extracted else None,

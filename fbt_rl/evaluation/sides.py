@@ -47,7 +47,7 @@ def _load(name: str) -> Side:
         raise ValueError(f"no evaluation {name}: give a folder that holds generations.parquet, or such a file")
     if file.suffix in (".jsonl", ".json", ".csv"):
         raise ValueError(f"{name} is not judged yet: fbt-rl eval --generations {name} --map ... --out FOLDER")
-    table = read_generations(file)
+    table = read_generations(file, prompt=True)
     if mode is not None and mode not in modes_of(table):
         raise ValueError(f"{path} has no mode {mode!r}; it has {', '.join(modes_of(table))}")
     modes = [mode] if mode is not None else modes_of(table)
@@ -57,11 +57,9 @@ def _load(name: str) -> Side:
 def _unlike_names(sides: list[Side]) -> list[Side]:
     """Sides called by the last part of their paths, as far as those differ."""
     short = [Path(side.name).name.removesuffix(".parquet") for side in sides]
-    return (
-        [Side(name, side.modes) for name, side in zip(short, sides, strict=True)]
-        if len({*short}) == len(sides)
-        else sides
-    )
+    if len({*short}) < len(sides):
+        return sides
+    return [Side(name, side.modes) for name, side in zip(short, sides, strict=True)]
 
 
 def _compare_pair(first: Side, other: Side, margin: float) -> list[dict[str, Any]]:
@@ -87,13 +85,16 @@ def _compare_pair(first: Side, other: Side, margin: float) -> list[dict[str, Any
 
 
 def _paired_by(*tables: pa.Table) -> list[pa.Table]:
-    """The tables as they are, or with the prompt for problem id where no id but both prompts are shared."""
+    """The tables as they are, or with the prompt for problem id where they share no id but have prompts."""
     ids = [set(table["problem_id"].to_pylist()) for table in tables]
     if set.intersection(*ids) or any("prompt" not in table.column_names for table in tables):
         return list(tables)
+    prompts = [table["prompt"].to_pylist() for table in tables]
+    if any(None in column for column in prompts):
+        return list(tables)
     renamed = []
-    for table in tables:
-        names = [" ".join((prompt or "").split()) for prompt in table["prompt"].to_pylist()]
+    for table, column in zip(tables, prompts, strict=True):
+        names = [" ".join(prompt.split()) for prompt in column]
         place = table.column_names.index("problem_id")
         renamed.append(table.set_column(place, "problem_id", pa.array(names, pa.string())))
     return renamed

@@ -43,14 +43,15 @@ _NEEDED = ("problem_id", "mode", "answer", "correct", "finish_reason", "num_toke
 _OPTIONAL = ("extracted", "level", "subject")
 
 
-def read_generations(path: Path) -> pa.Table:
-    """The columns of ``generations.parquet`` that statistics need. Raises ValueError."""
+def read_generations(path: Path, prompt: bool = False) -> pa.Table:
+    """The columns of ``generations.parquet`` that statistics need, and perhaps the prompts. Raises ValueError."""
     try:
         with pq.ParquetFile(path) as file:
             there = file.schema_arrow.names
             if missing := [name for name in _NEEDED if name not in there]:
                 raise ValueError(f"{path} is no table of generations: it has no column {', '.join(missing)}")
-            return file.read([name for name in (*_NEEDED, *_OPTIONAL, "prompt") if name in there])
+            wanted = (*_NEEDED, *_OPTIONAL, *(["prompt"] if prompt else []))
+            return file.read([name for name in wanted if name in there])
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"cannot read {path} as parquet: {error}") from error
 

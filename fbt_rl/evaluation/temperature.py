@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,12 @@ def is_dev(problem_id: str) -> bool:
     return hashlib.blake2b(problem_id.encode(), digest_size=8).digest()[0] % 2 == 0
 
 
+def require_halves(problem_ids: Iterable[str]) -> None:
+    """Raises ValueError where all problems fall into one half."""
+    if len({is_dev(name) for name in problem_ids}) < 2:
+        raise ValueError("too few problems to choose a temperature on one half of them: raise the limit, or name one")
+
+
 def choose_temperature(tables: Mapping[float, pa.Table]) -> dict[str, dict[str, Any]]:
     """Per mode the temperature that is most accurate on the dev half, and its summary on the other half alone.
 
@@ -30,9 +36,9 @@ def choose_temperature(tables: Mapping[float, pa.Table]) -> dict[str, dict[str, 
         rest: dict[float, pa.Table] = {}
         for temperature, table in sorted(tables.items()):
             table = of_mode(table, mode)
-            in_dev = np.array([is_dev(name) for name in table["problem_id"].to_pylist()], dtype=bool)
-            if in_dev.all() or not in_dev.any():
-                raise ValueError("too few problems to choose a temperature on one half of them: raise the limit")
+            names = table["problem_id"].to_pylist()
+            require_halves(names)
+            in_dev = np.array([is_dev(name) for name in names])
             dev[temperature] = float(Rows.of(table.filter(pa.array(in_dev))).correct.mean())
             rest[temperature] = table.filter(pa.array(~in_dev))
         best = max(dev, key=lambda temperature: dev[temperature])
