@@ -66,6 +66,9 @@ def evaluate(
     answer: Annotated[str, typer.Option(help="Column of the answers in a data file.")] = "answer",
     shots: Annotated[int, typer.Option(min=0, help="Solved examples before each prompt.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="Prompts as they are, without the chat template.")] = False,
+    stop_at: Annotated[
+        list[str] | None, typer.Option("--stop", help="Text before which an answer ends; may be repeated.")
+    ] = None,
     show_prompt: Annotated[
         bool, typer.Option("--show-prompt", help="Print the exact prompt of each task's first row, and stop.")
     ] = False,
@@ -105,6 +108,7 @@ def evaluate(
         "max_new_tokens": max_new_tokens,
         "batch_size": batch_size,
         "chat": not plain,
+        "stop": [text.replace("\\n", "\n") for text in stop_at or []],
         "reasoning_marker": reasoning_marker,
     }
     temperatures = eval_commands.parse_temperatures(temperature)

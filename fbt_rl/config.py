@@ -303,6 +303,7 @@ class EvalStage(StageBase):
     max_new_tokens: Count
     batch_size: Count = 256
     chat: bool = True  # prompts go through the tokenizer's chat template, else in as they are
+    stop: list[Annotated[str, Field(min_length=1)]] = []  # an answer ends before the first of these texts
     reasoning_marker: str = "</think>"  # where it occurs, tokens up to it are counted as reasoning
     reward: RewardConfig = RewardConfig()  # default: code where the data has tests, else math
 

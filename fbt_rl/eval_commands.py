@@ -119,6 +119,7 @@ def evaluate_tasks(
                 batch_size=stage.batch_size,
                 reward=reward,
                 chat=stage.chat,
+                stop=stage.stop,
                 reasoning_marker=stage.reasoning_marker,
                 seed=seed,
                 folder=folder if folder is None or len(temperatures) == 1 else folder / f"temperature-{temperature:g}",

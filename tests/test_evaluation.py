@@ -221,21 +221,30 @@ def test_verdicts_reach_the_rows_and_truncated_is_wrong(model_folder, problems):
     assert {row["error"] for row in rows} == {"odd", "broken"}
 
 
-def test_tokens_of_reasoning_and_answer_and_the_time_taken(model_folder, problems, monkeypatch):
+@pytest.fixture
+def writes(monkeypatch):
+    """Lets the model write given texts, one a problem, in two seconds; each ended, but for those that end in "..."."""
+
+    def let(texts):
+        tokenizer = build_tokenizer(TokenizerConfig(), ["".join(texts)])
+
+        def written(model, prompts, params, **options):
+            ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+            reasons = ["length" if text.endswith("...") else "stop" for text in texts]
+            ended = [[*row, *[tokenizer.eos_token_id] * (why == "stop")] for row, why in zip(ids, reasons, strict=True)]
+            rows = enumerate(zip(ended, reasons, strict=True))
+            return [Completion(place, 0, row, torch.zeros(0), None, why) for place, (row, why) in rows]
+
+        monkeypatch.setattr(evaluate, "decode", written)
+        monkeypatch.setattr(evaluate, "load_tokenizer", lambda folder: tokenizer)
+        monkeypatch.setattr(evaluate.time, "perf_counter", iter([1.0, 3.0]).__next__)
+
+    return let
+
+
+def test_tokens_of_reasoning_and_answer_and_the_time_taken(model_folder, problems, writes):
     texts = ["1+1=2</think>so 2", "12 \\boxed{2}", "no answer", ""]
-
-    def written(model, prompts, params, **options):
-        tokens = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        done = [
-            Completion(i, 0, [*ids, tokenizer.eos_token_id], torch.zeros(0), None, "stop")
-            for i, ids in enumerate(tokens)
-        ]
-        return done[: len(prompts)]
-
-    tokenizer = build_tokenizer(TokenizerConfig(), ["".join(texts)])
-    monkeypatch.setattr(evaluate, "decode", written)
-    monkeypatch.setattr(evaluate, "load_tokenizer", lambda folder: tokenizer)
-    monkeypatch.setattr(evaluate.time, "perf_counter", iter([1.0, 3.0]).__next__)
+    writes(texts)
     rows = evaluate_model(model_folder, problems.select(range(4)), ["standard"], max_new_tokens=20).to_pylist()
     by_text = {row["completion"]: row for row in rows}
     assert by_text.keys() == set(texts)
@@ -244,6 +253,21 @@ def test_tokens_of_reasoning_and_answer_and_the_time_taken(model_folder, problem
     assert splits == [(18, 13, 5), (13, 3, 10), (10, 9, 1), (1, 0, 1)]
     assert by_text[""]["error"] == "no_answer"
     assert {row["seconds"] for row in rows} == {0.5}
+
+
+def test_an_answer_ends_before_a_stop_text(model_folder, problems, writes):
+    texts = ["\\boxed{2}#7\\boxed{3}", "\\boxed{2}", "\\boxed{2}#...", "\\boxed{2}..."]
+    writes(texts)
+    four = problems.select(range(4)).map(lambda row: {**row, "answer": "2"})
+    rows = evaluate_model(model_folder, four, ["standard"], max_new_tokens=20, stop=["#", "##"]).to_pylist()
+    found = [(row["completion"], row["num_tokens"], row["finish_reason"], row["correct"]) for row in rows]
+    box = "\\boxed{2}"
+    assert sorted(found) == [
+        (box, 9, "stop", True),
+        (box, 9, "stop", True),
+        (box, 10, "stop", True),  # with its end token
+        (box + "...", 12, "length", False),
+    ]
 
 
 @pytest.mark.parametrize("chat", [True, False])

@@ -33,7 +33,7 @@ from fbt_rl.config import EvalStage, Mode
 from fbt_rl.config_file import ConfigError
 from fbt_rl.decoding import Completion, SamplingParams, decode
 from fbt_rl.evaluation.summary import summarise
-from fbt_rl.evaluation.table import SCHEMA, modes_of, split_at
+from fbt_rl.evaluation.table import SCHEMA, before_stop, modes_of, split_at
 from fbt_rl.model import is_fbt, load_model
 from fbt_rl.tasks import content_hash, encode_prompt, load_problems, prompt_text
 from fbt_rl.tokenization import load_tokenizer
@@ -64,6 +64,7 @@ def run(stage: EvalStage, context: StageContext) -> dict[str, Any]:
         batch_size=stage.batch_size,
         reward=load_reward(stage.reward.use, stage.reward.args),
         chat=stage.chat,
+        stop=stage.stop,
         reasoning_marker=stage.reasoning_marker,
         seed=context.config.seed,
         folder=context.folder.path,
@@ -83,6 +84,7 @@ def evaluate_model(
     batch_size: int = 256,
     reward: Reward | None = None,
     chat: bool = True,
+    stop: Sequence[str] = (),
     reasoning_marker: str = "</think>",
     seed: int = 0,
     folder: str | Path | None = None,
@@ -94,6 +96,7 @@ def evaluate_model(
     the ranks share the problems and all return the same table; ``folder``, where the work is kept
     and resumed from, is then needed, and shared. ``reward`` judges (default: ``math``). A truncated
     answer is wrong. ``chat``: prompts go through the tokenizer's template, else in as they are.
+    An answer ends before the first of the texts ``stop``; what was written after it does not count.
     ``reasoning_marker``: as in :func:`fbt_rl.evaluation.table.split_at`. Raises ValueError when the
     model lacks feedback for a mode or a prompt does not fit its context.
     """
@@ -105,7 +108,7 @@ def evaluate_model(
     settings = {
         "model": _weights_of(Path(model_folder)),
         "problems": content_hash(problems),
-        "decoding": [samples, temperature, max_new_tokens, seed, chat, reasoning_marker],
+        "decoding": [samples, temperature, max_new_tokens, seed, chat, list(stop), reasoning_marker],
         "reward": [reward.name, reward.args],
     }
     fingerprint = hashlib.sha256(json.dumps(settings, default=str).encode()).hexdigest()[:16]
@@ -136,6 +139,7 @@ def evaluate_model(
                 prompt_hashes=[hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
                 reward=reward,
                 params=params,
+                stop=stop,
                 reasoning_marker=reasoning_marker,
                 seed=seed,
             )
@@ -165,6 +169,7 @@ class _Answerer:
     prompt_hashes: list[str]
     reward: Reward
     params: SamplingParams  # but for the mode
+    stop: Sequence[str]
     reasoning_marker: str
     seed: int
 
@@ -220,7 +225,8 @@ class _Answerer:
         indices = [batch[completion.prompt_index] for completion in completions]
         problems = [self.problems[index] for index in indices]
         token_ids = [completion.token_ids for completion in completions]
-        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        written = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        texts = [before_stop(text, self.stop) for text in written]
         verdicts = self.reward.verdicts(
             prompts=[problem["question"] for problem in problems],
             completions=texts,
@@ -229,12 +235,16 @@ class _Answerer:
             problem_id=[problem["problem_id"] for problem in problems],
         )
         heads = [text[: split_at(text, self.reasoning_marker)] for text in texts]
-        head_ids: Any = self.tokenizer(heads, add_special_tokens=False)["input_ids"]
+        thoughts = self._count(heads)
+        kept = self._count(texts) if self.stop else [0] * len(texts)
         rows = []
-        for index, problem, completion, text, verdict, head in zip(
-            indices, problems, completions, texts, verdicts, head_ids, strict=True
+        for place, (index, problem, completion, text, verdict) in enumerate(
+            zip(indices, problems, completions, texts, verdicts, strict=True)
         ):
-            length = len(completion.token_ids)
+            stopped = text != written[place]
+            finish = "stop" if stopped else completion.finish_reason
+            length = min(kept[place], len(completion.token_ids)) if stopped else len(completion.token_ids)
+            thought = min(thoughts[place], length)
             rows.append(
                 {
                     "index": index,
@@ -246,12 +256,12 @@ class _Answerer:
                     "completion": text,
                     "answer": problem["answer"],
                     "extracted": verdict.extracted,
-                    "correct": False if completion.finish_reason == "length" else verdict.correct,
+                    "correct": False if finish == "length" else verdict.correct,
                     "error": verdict.error,
-                    "finish_reason": completion.finish_reason,
+                    "finish_reason": finish,
                     "num_tokens": length,
-                    "reasoning_tokens": min(len(head), length),
-                    "answer_tokens": length - min(len(head), length),
+                    "reasoning_tokens": thought,
+                    "answer_tokens": length - thought,
                     "seconds": seconds,
                     "level": problem["level"] or None,
                     "subject": problem["subject"] or None,
@@ -259,6 +269,10 @@ class _Answerer:
                 }
             )
         return rows
+
+    def _count(self, texts: list[str]) -> list[int]:
+        ids: Any = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return list(map(len, ids))
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from fbt_rl.data_files import DataError, format_of, table_rows
 from fbt_rl.evaluation.field_map import SETTINGS, GenerationsMap, find, kind_of, value_at
-from fbt_rl.evaluation.table import LENGTH_UNIT, SCHEMA, split_at
+from fbt_rl.evaluation.table import LENGTH_UNIT, SCHEMA, before_stop, split_at
 from reward.base import Reward
 from reward.extraction import extract_answer
 
@@ -138,9 +138,7 @@ def _checked(
     values: Mapping[str, Any], keys: tuple[str | int, ...], columns: GenerationsMap, path: Path, number: int
 ) -> dict[str, Any]:
     """The values of one sample as text, numbers and verdicts of the table. Raises DataError."""
-    text = _text(values, "completion") if columns.completion else _text(values, "extracted")
-    for stop in columns.stop:
-        text = text.partition(stop)[0]
+    text = before_stop(_text(values, "completion" if columns.completion else "extracted"), columns.stop)
     prompt = _text(values, "prompt") if columns.prompt else None
     if columns.problem_id:
         problem = _text(values, "problem_id")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def of_mode(table: pa.Table, mode: str) -> pa.Table:
 def modes_of(table: pa.Table) -> list[str]:
     """Modes in order of appearance."""
     return table["mode"].unique().to_pylist()
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str:
+    """What stands before the first of the texts ``stop``."""
+    return text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
 
 
 def split_at(text: str, marker: str | None) -> int:
