@@ -24,16 +24,21 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     A name without a folder and without a file of that name is looked up among the shipped configs.
     Raises :class:`ConfigError`.
     """
-    path = find_config(path)
+    values = read_mapping(find_config(path))
+    for override in overrides:
+        _apply_override(values, override)
+    return parse_config(values)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The settings a YAML file holds. Raises :class:`ConfigError`."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, found {type(values).__name__}")
-    for override in overrides:
-        _apply_override(values, override)
-    return parse_config(values)
+    return values
 
 
 def find_config(path: str | Path) -> Path:

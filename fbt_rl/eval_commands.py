@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -10,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import yaml
 
 from fbt_rl.artifacts import StageFolder
 from fbt_rl.config import EvalStage, RunConfig
-from fbt_rl.config_file import ConfigError, parse_config
+from fbt_rl.config_file import ConfigError, parse_config, read_mapping
 from fbt_rl.data_files import FORMATS
 from fbt_rl.evaluation.field_map import read_map, reward_settings
 from fbt_rl.evaluation.generations import agreement, judge_file
@@ -42,7 +42,7 @@ def parse_tasks(
         elif name in TASKS:
             data = {"kind": "files", "preset": name} | ({"paths": [file]} if file else {})
         elif path.suffix in (".yaml", ".yml"):
-            data = {"kind": "files", **_mapping_in(path)}
+            data = {"kind": "files", **read_mapping(path)}
         elif path.suffix in FORMATS:
             data = {"kind": "files", "paths": [name], "prompt": prompt, "answer": answer}
         else:
@@ -52,7 +52,7 @@ def parse_tasks(
             )
         if name != "arithmetic":
             data |= ({"limit": limit} if limit else {}) | ({"shots": shots} if shots else {})
-        name = path.stem if path.suffix else name
+        name = re.sub(r"[^\w-]", "-", path.stem) if path.suffix else name
         found[name if name not in found else f"{name}-{len(found) + 1}"] = data
     if not found:
         raise ConfigError("name at least one task")
@@ -68,16 +68,6 @@ def parse_temperatures(given: str) -> list[float]:
     if any(not 0 <= temperature < math.inf for temperature in temperatures):
         raise ConfigError(f"--temperature {given}: expected 0 (greedy) or more")
     return list(dict.fromkeys(temperatures))
-
-
-def _mapping_in(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings, found {type(values).__name__}")
-    return values
 
 
 def evaluation_config(model: Path, tasks: dict[str, dict[str, Any]], settings: dict[str, Any]) -> RunConfig:

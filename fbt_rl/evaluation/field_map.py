@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from fbt_rl.config import RewardConfig, Strict
-from fbt_rl.config_file import ConfigError, validate
+from fbt_rl.config_file import ConfigError, read_mapping, validate
 from fbt_rl.data_files import DataError
 
 _PAIR = re.compile(r",(?=\w+=)")
@@ -55,13 +53,9 @@ def read_map(given: Sequence[str]) -> GenerationsMap:
     values: dict[str, Any] = {}
     for text in given:
         if "=" not in text:
-            try:
-                read = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-                raise ConfigError(f"--map {text}: neither column=path nor a YAML file: {error}") from error
-            if not isinstance(read, dict):
-                raise ConfigError(f"--map {text} must hold a mapping of columns to paths, found {type(read).__name__}")
-            values |= read
+            if not Path(text).is_file():
+                raise ConfigError(f"--map {text}: neither column=path nor a YAML file")
+            values |= read_mapping(Path(text))
             continue
         for pair in _PAIR.split(text):
             key, _, value = pair.partition("=")
