@@ -144,11 +144,11 @@ def evaluate_model(
                 seed=seed,
             )
             answerer.check(modes, str(model_folder))
-            shares = {mode: answerer.share(pending[mode]) for mode in modes}
-            total = samples * sum(map(len, shares.values()))
+            shares = [(mode, answerer.share(pending[mode])) for mode in modes]
+            total = samples * sum(len(share) for _, share in shares)
             quiet = True if _rank() else None  # None: shown on a terminal only
             with tqdm(total=total, unit="answer", disable=quiet) as bar:
-                for mode, share in shares.items():
+                for mode, share in shares:
                     bar.set_description(mode)
                     answerer.answer(mode, share, batch_size, shards, bar)
         _barrier()

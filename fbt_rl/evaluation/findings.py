@@ -31,8 +31,8 @@ def _what_explains_lengths(entry: dict[str, Any]) -> list[str]:
     sentences = []
     unit = entry["length_units"][0]
     shorter = entry["length_verdict"] == "shorter"
-    truncated_before, truncated_after = entry["truncated_before"], entry["truncated_after"]
-    known = truncated_before is not None and truncated_after is not None
+    known = entry["truncated_before"] is not None and entry["truncated_after"] is not None
+    truncated_before, truncated_after = entry["truncated_before"] or 0.0, entry["truncated_after"] or 0.0
     fewer_truncated = known and truncated_after < truncated_before
     if fewer_truncated and entry["mean_length_after"] < entry["mean_length_before"]:
         lead = "Part of the fall in mean length is" if shorter else "The shorter mean is explained by"
@@ -67,7 +67,7 @@ def _what_explains_lengths(entry: dict[str, Any]) -> list[str]:
             f"The sides were cut at different lengths ({limits[0]:g} and {limits[1]:g} {unit}): neither means nor "
             "accuracies are those of equal conditions."
         )
-    worst = max(truncated_before or 0.0, truncated_after or 0.0)
+    worst = max(truncated_before, truncated_after)
     if worst > TRUNCATION_LIMIT:
         sentences.append(
             f"{_percent(worst)} of answers on one side hit the token limit (more than {_percent(TRUNCATION_LIMIT)}): "
@@ -113,7 +113,7 @@ def _length_finding(entry: dict[str, Any]) -> str:
     return f"Correct answers are {100 * abs(1 - ratio):.1f}% {entry['length_verdict']} on the {both} ({numbers})."
 
 
-def _percent(share: Any) -> str:
+def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
