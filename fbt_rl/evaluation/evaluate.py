@@ -144,7 +144,7 @@ def evaluate_model(
                 seed=seed,
             )
             answerer.check(modes, str(model_folder))
-            shares = [(mode, answerer.share(pending[mode])) for mode in modes]
+            shares: list[tuple[Mode, list[int]]] = [(mode, answerer.share(pending[mode])) for mode in modes]
             total = samples * sum(len(share) for _, share in shares)
             quiet = True if _rank() else None  # None: shown on a terminal only
             with tqdm(total=total, unit="answer", disable=quiet) as bar:
