@@ -61,54 +61,85 @@ def run(
 
 @app.command("eval")
 def evaluate(
-    model: Model,
-    data: Annotated[str, typer.Option(help="arithmetic, or a file (jsonl, json, csv, parquet).")] = "arithmetic",
-    prompt: Annotated[str, typer.Option(help="Column of the prompts.")] = "prompt",
-    answer: Annotated[str, typer.Option(help="Column of the answers.")] = "answer",
+    model: Annotated[Path | None, typer.Argument(help="A model folder, such as a stage's model/.")] = None,
+    tasks: Annotated[
+        str, typer.Option(help="With commas between: arithmetic, a known set, SET=FILE, a data file, or a YAML file.")
+    ] = "arithmetic",
+    prompt: Annotated[str, typer.Option(help="Column of the prompts in a data file.")] = "prompt",
+    answer: Annotated[str, typer.Option(help="Column of the answers in a data file.")] = "answer",
+    shots: Annotated[int, typer.Option(min=0, help="Solved examples before each prompt.")] = 0,
+    plain: Annotated[bool, typer.Option("--plain", help="Prompts as they are, without the chat template.")] = False,
+    stop_at: Annotated[
+        list[str] | None, typer.Option("--stop", help="Text before which an answer ends; may be repeated.")
+    ] = None,
+    show_prompt: Annotated[
+        bool, typer.Option("--show-prompt", help="Print the exact prompt of each task's first row, and stop.")
+    ] = False,
     modes: Annotated[str, typer.Option(help="Decoding modes, with commas between.")] = "standard,soft,fused",
-    limit: Annotated[int, typer.Option(min=1, help="Problems at most.")] = 1000,
+    limit: Annotated[int | None, typer.Option(min=1, help="Problems of a task at most; of arithmetic 1000.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    temperature: Annotated[
+        str, typer.Option(help="0 is greedy; of several the best on half of the problems, reported on the other half.")
+    ] = "0",
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 256,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows decoded together.")] = 64,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="A folder for the answers and the result.")] = None,
+    generations: Annotated[Path | None, typer.Option(help="Judge this file of another system's answers.")] = None,
+    field_map: Annotated[
+        list[str] | None, typer.Option("--map", metavar="COLUMN=PATH", help="Where it keeps what; or a YAML file.")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="With --generations: counts the tokens.")] = None,
+    reasoning_marker: Annotated[str, typer.Option(help="Tokens up to it count as reasoning.")] = "</think>",
 ) -> None:
-    """Let a model answer problems in each decoding mode and grade the answers."""
-    from fbt_rl.config_file import parse_config
+    """Let a model answer problems in each decoding mode and grade the answers; or grade a file of answers."""
+    from fbt_rl import eval_commands
+
+    if (model is None) == (generations is None):
+        raise typer.BadParameter("name a model, or --generations FILE with --map, and not both")
+    if generations is not None:
+        result = eval_commands.evaluate_file(generations, field_map or [], out, tokenizer, reasoning_marker)
+        typer.echo("\n".join(eval_commands.result_lines(result)))
+        return
     from fbt_rl.preflight import check_run
     from fbt_rl.resources import this_machine
 
-    if data == "arithmetic":
-        source: dict[str, Any] = {"kind": "arithmetic", "split": "heldout", "size": limit}
-    else:
-        source = {"kind": "files", "paths": [data], "prompt": prompt, "answer": answer, "limit": limit}
-    wanted = [mode.strip() for mode in modes.split(",")]
-    stage = {"kind": "eval", "data": source, "modes": wanted, "max_new_tokens": max_new_tokens}
-    config = parse_config({"name": "eval", "model": {"path": str(model)}, "stages": {"eval": stage}})
-    check_run(config, out or Path.cwd(), ["eval"], this_machine())
+    assert model is not None
+    settings = {
+        "modes": [mode.strip() for mode in modes.split(",")],
+        "samples": samples,
+        "max_new_tokens": max_new_tokens,
+        "batch_size": batch_size,
+        "chat": not plain,
+        "stop": [text.replace("\\n", "\n") for text in stop_at or []],
+        "reasoning_marker": reasoning_marker,
+    }
+    temperatures = eval_commands.parse_temperatures(temperature)
+    data = eval_commands.parse_tasks(tasks, limit, prompt, answer, shots)
+    config = eval_commands.evaluation_config(model, data, settings)
+    check_run(config, out or Path.cwd(), list(config.stages), this_machine())
     _quiet_torch()
-    from fbt_rl.artifacts import StageFolder
-    from fbt_rl.evaluation.compare import summarise
-    from fbt_rl.evaluation.evaluate import evaluate_model
-    from fbt_rl.tasks import load_problems
+    if show_prompt:
+        for name, text in eval_commands.first_prompts(model, config, seed):
+            typer.echo(text if len(data) == 1 else f"{name}:\n{text}\n")
+        return
+    for name, result in eval_commands.evaluate_tasks(model, config, temperatures, seed, out):
+        lead = "" if len(data) == 1 else f"{name}:\n"
+        typer.echo(lead + "\n".join(eval_commands.result_lines(result)))
 
-    table = evaluate_model(
-        model,
-        load_problems(config.stages["eval"].data, seed, needs=("prompt", "answer")),  # pyright: ignore[reportArgumentType]
-        wanted,  # pyright: ignore[reportArgumentType]
-        max_new_tokens=max_new_tokens,
-        samples=samples,
-        temperature=temperature,
-        batch_size=batch_size,
-        seed=seed,
-        folder=out,
-    )
-    summary = summarise(table)
-    if out is not None:
-        StageFolder(out).write_result({"modes": summary})
-    for mode, values in summary.items():
-        typer.echo(_summary_line(mode, values))
+
+@app.command()
+def compare(
+    evaluations: Annotated[
+        list[str], typer.Argument(help="Folders of evaluations (or PATH:MODE); the first is compared with the others.")
+    ],
+    margin: Annotated[float, typer.Option(min=0.0, help="A loss of accuracy below it counts as no worse.")] = 0.03,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.")] = None,
+) -> None:
+    """Compare evaluations on the problems they share: a paired table, and what it shows in plain sentences."""
+    from fbt_rl.evaluation.sides import compare_evaluations, comparison_text
+
+    typer.echo(comparison_text(compare_evaluations(evaluations, margin, out)))
 
 
 @app.command()
@@ -222,16 +253,6 @@ def _quiet_torch() -> None:
 
     torch.set_num_threads(threads)
     logging.disable_progress_bar()
-
-
-def _summary_line(mode: str, values: dict[str, Any]) -> str:
-    if values["accuracy"] is None:
-        return f"{mode:<9} none of the {values['unjudged']} answers could be judged"
-    low, high = values["accuracy_ci"]
-    return (
-        f"{mode:<9} right {values['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) of {values['n']}, "
-        f"median length {values['median_length']:g}, truncated {values['truncated']:.1%}"
-    )
 
 
 def _stop(number: int, _frame: Any) -> None:

@@ -23,8 +23,10 @@ from fbt_rl.config_base import (
     Positive,
     Strict,
     TokenizerConfig,
+    has_tests,
 )
 from fbt_rl.config_base import FileData as FileData
+from fbt_rl.config_base import HubData as HubData
 from fbt_rl.config_rl import GuardConfig, LimitsConfig
 from fbt_rl.presets import LENGTHS
 
@@ -319,7 +321,17 @@ class EvalStage(StageBase):
     temperature: Annotated[float, Field(ge=0.0)] = 0.0  # 0: greedy
     max_new_tokens: Count
     batch_size: Count = 256
-    reward: RewardConfig = RewardConfig()
+    chat: bool = True  # prompts go through the tokenizer's chat template, else in as they are
+    stop: list[Annotated[str, Field(min_length=1)]] = []  # an answer ends before the first of these texts
+    reasoning_marker: str = "</think>"  # where it occurs, tokens up to it are counted as reasoning
+    reward: RewardConfig = RewardConfig()  # default: code where the data has tests, else math
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reward_fits_data(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "reward" not in values and has_tests(values.get("data")):
+            return {**values, "reward": {"use": "code"}}
+        return values
 
 
 StageConfig = Annotated[PretrainStage | ExtendStage | SFTStage | RLStage | EvalStage, Field(discriminator="kind")]

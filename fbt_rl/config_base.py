@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fbt_rl.presets import PRESETS
+from fbt_rl.task_presets import TASKS
 
 Mode = Literal["standard", "soft", "fused"]
 PassActivations = Literal["keep", "recompute", "offload"]
@@ -116,22 +117,75 @@ class ArithmeticData(Strict):
         return self
 
 
+class HubData(Strict):
+    """A data set of the Hugging Face hub, or a local copy of its folder; downloaded once and kept."""
+
+    path: str
+    name: str | None = None  # of a configuration
+    split: str = "test"
+    revision: str | None = None
+
+
 class FileData(Strict):
-    """Rows of local files. Plain text: one document a blank-line-separated block of ``text_chars``.
+    """Rows of local files, or of a data set of the hub. Plain text: one document a blank-line-separated block of
+    ``text_chars``.
 
     ``format: auto`` goes by the ending: ``.txt`` is text; ``.jsonl``, ``.json``, ``.csv`` and
-    ``.parquet`` are tables whose columns are named here.
+    ``.parquet`` are tables whose columns are named here. ``preset`` names a known problem set and fills in what is
+    not given (:mod:`fbt_rl.task_presets`); without ``paths`` it is taken from the hub.
     """
 
     kind: Literal["files"] = "files"
-    paths: Annotated[list[str], Field(min_length=1)]
+    preset: str | None = None
+    paths: list[str] = []
+    hub: HubData | None = None
     format: Literal["auto", "text", "jsonl", "json", "csv", "parquet"] = "auto"
-    prompt: str | None = None  # column names
+    prompt: str | None = None  # column names; of the prompt also a text with names of columns in braces
     completion: str | None = None
     answer: str | None = None
+    tests: str | None = None  # of a program, in place of the answer: see reward.code_tests
+    extra_tests: str | None = None  # further ones, a list as tests then are
+    entry_point: str | None = None
+    setup: str | None = None
+    problem_id: str | None = None  # default: the file's name and the row's number
+    level: str | None = None
+    subject: str | None = None
+    template: str = "{prompt}"  # what is asked: a text with {prompt} and names of columns in braces
+    shots: Annotated[int, Field(ge=0)] = 0  # solved examples before each prompt: the first rows, which are not asked
+    shots_paths: list[str] = []  # other files with the same columns, which the examples are taken from
     text_chars: Count = 2000  # target length of one document cut from plain text
     offset: Annotated[int, Field(ge=0)] = 0
     limit: Count | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        preset = TASKS.get(values.get("preset") or "") if isinstance(values, dict) else None
+        if preset is None:
+            return values
+        return {**preset, **({"hub": None} if values.get("paths") else {}), **values}
+
+    @model_validator(mode="after")
+    def _one_source(self) -> FileData:
+        if self.preset is not None and self.preset not in TASKS:
+            raise ValueError(f"no preset {self.preset!r}; there are {', '.join(TASKS)}")
+        if bool(self.paths) == (self.hub is not None):
+            raise ValueError("name the data files in paths, or a data set in hub, and not both")
+        if self.shots and self.completion is None:
+            raise ValueError("shots are solved examples: name the column of the solutions (completion)")
+        return self
+
+    @property
+    def source(self) -> str:
+        """What messages call the data."""
+        return self.paths[0] if self.hub is None else f"{self.hub.path} ({self.hub.split})"
+
 
 DataConfig = Annotated[ArithmeticData | FileData, Field(discriminator="kind")]
+
+
+def has_tests(data: Any) -> bool:
+    """Whether a data section, validated or not yet, has tests of programs instead of answers."""
+    if isinstance(data, dict):
+        return bool(data.get("tests") or TASKS.get(data.get("preset") or "", {}).get("tests"))
+    return getattr(data, "tests", None) is not None

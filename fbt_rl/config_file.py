@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
 
 from fbt_rl.config import RunConfig, Strict
+
+Section = TypeVar("Section", bound=Strict)
 
 
 class ConfigError(ValueError):
@@ -22,16 +24,21 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     A name without a folder and without a file of that name is looked up among the shipped configs.
     Raises :class:`ConfigError`.
     """
-    path = find_config(path)
+    values = read_mapping(find_config(path))
+    for override in overrides:
+        _apply_override(values, override)
+    return parse_config(values)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The settings a YAML file holds. Raises :class:`ConfigError`."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, found {type(values).__name__}")
-    for override in overrides:
-        _apply_override(values, override)
-    return parse_config(values)
+    return values
 
 
 def find_config(path: str | Path) -> Path:
@@ -49,10 +56,16 @@ def find_config(path: str | Path) -> Path:
 
 def parse_config(values: dict[str, Any]) -> RunConfig:
     """Validate plain values. Raises :class:`ConfigError` with one line per fault."""
+    return validate(RunConfig, values)
+
+
+def validate(root: type[Section], values: dict[str, Any], where: str = "") -> Section:
+    """Validate plain values as any section; ``where`` goes before the keys in messages. Raises :class:`ConfigError`."""
     try:
-        return RunConfig.model_validate(values)
+        return root.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_describe(fault) for fault in error.errors())) from error
+        lead = f"{where} " if where else ""
+        raise ConfigError("\n".join(lead + _describe(fault, root) for fault in error.errors())) from error
 
 
 def dump_config(config: RunConfig) -> str:
@@ -84,8 +97,8 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
             node = node.setdefault(index, {}) if isinstance(node, dict) else node[index]
 
 
-def _describe(fault: Any) -> str:
-    path, section = _locate(fault["loc"])
+def _describe(fault: Any, root: type[Strict]) -> str:
+    path, section = _locate(fault["loc"], root)
     if fault["type"] == "extra_forbidden":
         known = list(section.model_fields)
         near = difflib.get_close_matches(path.rsplit(".", 1)[-1], known, n=1, cutoff=0.5)
@@ -97,13 +110,13 @@ def _describe(fault: Any) -> str:
     return f"{path or 'config'}: {message}{shown}"
 
 
-def _locate(location: tuple[Any, ...]) -> tuple[str, type[Strict]]:
+def _locate(location: tuple[Any, ...], root: type[Strict]) -> tuple[str, type[Strict]]:
     """The path as typed, and the section it lies in.
 
     A pydantic location also names the chosen member of a tagged union, which nobody typed.
     """
     typed: list[str] = []
-    section: type[Strict] = RunConfig
+    section = root
     options: list[type[Strict]] = []
     for part in location:
         tagged = [option for option in options if _tag(option) == part]

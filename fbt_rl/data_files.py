@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 from fbt_rl.config import DataConfig, FileData
 
 Role = Literal["prompt", "completion", "answer"]
-ROLES: tuple[Role, ...] = ("prompt", "completion", "answer")
 FORMATS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 T = TypeVar("T")
 
@@ -26,6 +25,8 @@ _GUTENBERG_END = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG.*$", 
 # GSM8K ends a worked solution with "#### <answer>" and marks sums as <<3+4=7>>.
 _GSM8K_ANSWER = re.compile(r"^####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _GSM8K_MARK = re.compile(r"<<[^<>\n]*>>")
+_NAMED = re.compile(r"\{(\w+)\}")
+_BLANKS = b" \t\r\n\xef\xbb\xbf"  # and a byte order mark
 
 
 class DataError(ValueError):
@@ -42,18 +43,18 @@ def check_data(data: DataConfig, needs: Sequence[Role] = ()) -> None:
         return
     if is_text(data):
         if needs:
-            raise DataError(f"{data.paths[0]} is plain text; {_join(needs)} need a table (jsonl, json, csv, parquet)")
+            raise DataError(f"{data.source} is plain text; {_join(needs)} need a table (jsonl, json, csv, parquet)")
         for name in data.paths:
             _read_text(Path(name))
         return
-    _require_roles(data, needs)
-    for name in data.paths:
+    require_roles(data, needs)
+    for name in (*data.paths, *data.shots_paths):
         next(_problems(Path(name), data))
 
 
 def is_text(data: FileData) -> bool:
     """Whether the files are plain text rather than tables. Raises :class:`DataError` on a mixture."""
-    formats = {_format_of(Path(name), data) for name in data.paths}
+    formats = {format_of(Path(name), data.format) for name in data.paths}
     if "text" in formats and len(formats) > 1:
         raise DataError(f"plain text and tables cannot be mixed in one data section: {_join(data.paths)}")
     return formats == {"text"}
@@ -71,93 +72,197 @@ def read_texts(data: FileData) -> list[str]:
 
 
 def read_rows(data: FileData, needs: Sequence[Role] = ()) -> list[dict[str, str]]:
-    """Table rows as ``problem_id``, ``prompt``, ``completion``, ``answer``; "" where no column is named.
+    """Table rows as ``problem_id``, ``prompt`` (what is asked, with template and examples), ``question`` (the prompt as
+    the data has it), ``completion``, ``answer``, ``level``, ``subject``; "" where no column is named.
 
     An answer that holds a line ``#### x`` (GSM8K) means ``x``, and a completion with such a line
-    loses its calculator marks ``<<3+4=7>>``; else only outer blanks go. ``problem_id`` is the file's
-    name and the row's number in it. Raises :class:`DataError`.
+    loses its calculator marks ``<<3+4=7>>``; else only outer blanks go. Tests, with what they need, are an answer in
+    JSON. ``problem_id`` is the file's name and the row's number in it, where no column is named. Raises
+    :class:`DataError`.
     """
-    _require_roles(data, needs)
-    return _selected((row for name in data.paths for row in _problems(Path(name), data)), data)
+    require_roles(data, needs)
+    rows = (row for name in data.paths for row in _problems(Path(name), data))
+    return select_rows(rows, data)
+
+
+def select_rows(rows: Iterable[dict[str, str]], data: FileData) -> list[dict[str, str]]:
+    """The rows that are asked, of those of the whole data set: with examples before them. Raises :class:`DataError`."""
+    if not data.shots:
+        return _selected(rows, data)
+    rows = list(rows)
+    of_examples = (row for name in data.shots_paths for row in _problems(Path(name), data))
+    examples = list(islice(of_examples, data.shots)) if data.shots_paths else rows[: data.shots]
+    if len(examples) < data.shots:
+        raise DataError(f"{data.source}: shots is {data.shots}, but there are {len(examples)} rows to take them from")
+    shown = [] if data.shots_paths else [row["problem_id"] for row in examples]
+    lead = "".join(f"{row['prompt']}\n{row['completion']}\n\n" for row in examples)
+    rest = [row for row in rows[data.offset :] if row["problem_id"] not in shown]
+    return [row | {"prompt": lead + row["prompt"]} for row in _selected(rows[: data.offset] + rest, data)]
 
 
 def _selected(items: Iterable[T], data: FileData) -> list[T]:
     end = None if data.limit is None else data.offset + data.limit
     selected = list(islice(items, data.offset, end))
     if not selected:
-        raise DataError(f"nothing is left of {_join(data.paths)} after offset {data.offset}: lower data.offset")
+        raise DataError(
+            f"nothing is left of {_join(data.paths) or data.source} after offset {data.offset}: lower data.offset"
+        )
     return selected
 
 
-def _require_roles(data: FileData, needs: Sequence[Role]) -> None:
-    missing = [role for role in needs if getattr(data, role) is None]
+def require_roles(data: FileData, needs: Sequence[Role]) -> None:
+    """Raises :class:`DataError` where no column is named for what is needed."""
+    missing = [role for role in needs if getattr(data, role) is None and not (role == "answer" and data.tests)]
     if not missing and data.prompt is None and data.completion is None:
         missing = ["prompt"]
     if missing:
         raise DataError(
-            f"{data.paths[0]}: name the column of {_join(missing)} (data.{missing[0]}: <column>) in the config"
+            f"{data.source}: name the column of {_join(missing)} (data.{missing[0]}: <column>) in the config"
         )
 
 
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _problems(path: Path, data: FileData) -> Iterator[dict[str, str]]:
-    columns = {role: column for role in ROLES if (column := getattr(data, role)) is not None}
+def table_rows(path: Path, format: str) -> Iterator[dict[str, Any] | DataError]:
+    """The rows of a table in order; in the place of a row that cannot be read, the error that says so.
+
+    JSON lines are read one at a time, parquet batch by batch. Raises :class:`DataError` where the file
+    as a whole cannot be read or holds no rows.
+    """
     number = 0
-    for number, row in enumerate(_table(path, _format_of(path, data)), start=1):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, row {number}: expected named columns, found {type(row).__name__}")
-        values = {role: _value(path, number, row, column) for role, column in columns.items()}
-        problem = {role: values.get(role, "") for role in ROLES}
-        if answers := _GSM8K_ANSWER.findall(problem["answer"]):
-            problem["answer"] = answers[-1]
-        if _GSM8K_ANSWER.search(problem["completion"]):
-            problem["completion"] = _GSM8K_MARK.sub("", problem["completion"])
-        yield {"problem_id": f"{path.stem}-{number}", **problem}
+    for number, row in enumerate(_table(path, format), start=1):
+        if not isinstance(row, dict | DataError):
+            row = DataError(f"{path}, row {number}: expected named columns, found {type(row).__name__}")
+        yield row
     if number == 0:
         raise DataError(f"{path} holds no rows")
 
 
-def _value(path: Path, number: int, row: dict[str, Any], column: str) -> str:
+def _problems(path: Path, data: FileData) -> Iterator[dict[str, str]]:
+    return problems_of(table_rows(path, format_of(path, data.format)), data, str(path), path.stem)
+
+
+def problems_of(
+    rows: Iterable[dict[str, Any] | DataError], data: FileData, name: str, stem: str
+) -> Iterator[dict[str, str]]:
+    """Rows of a table called ``name`` as problems (:func:`read_rows`), one by one. Raises :class:`DataError`."""
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, DataError):
+            raise row
+        where = f"{name}, row {number}"
+        code = data.tests is not None  # where blanks at the ends matter
+        completion = _value(where, row, data.completion, strip=not code) if data.completion else ""
+        if _GSM8K_ANSWER.search(completion):
+            completion = _GSM8K_MARK.sub("", completion)
+        answer = _value(where, row, data.answer) if data.answer else ""
+        if answers := _GSM8K_ANSWER.findall(answer):
+            answer = answers[-1]
+        question = ""
+        if data.prompt:
+            named = "{" in data.prompt
+            question = _filled(where, row, data.prompt) if named else _value(where, row, data.prompt, strip=not code)
+        yield {
+            "problem_id": _value(where, row, data.problem_id) if data.problem_id else f"{stem}-{number}",
+            "prompt": _filled(where, {**row, "prompt": question}, data.template) if question else "",
+            "question": question,
+            "completion": completion,
+            "answer": _tests(where, row, data) if data.tests else answer,
+            "level": _value(where, row, data.level, empty=True) if data.level else "",
+            "subject": _value(where, row, data.subject, empty=True) if data.subject else "",
+        }
+
+
+def _tests(where: str, row: dict[str, Any], data: FileData) -> str:
+    """The tests of a program and what they need, as the reward ``code`` takes them from one column."""
+    tests = _column(where, row, data.tests or "")
+    if data.extra_tests:
+        further = _column(where, row, data.extra_tests)
+        if not isinstance(tests, list) or not isinstance(further, list):
+            raise DataError(f"{where}: extra_tests are added to a list of tests, both columns have to hold lists")
+        tests = tests + further
+    if not tests:
+        raise DataError(f"{where}: column {data.tests!r} is empty")
+    needed: dict[str, Any] = {"tests": tests}
+    if data.entry_point:
+        needed["entry_point"] = _value(where, row, data.entry_point)
+    if data.setup:
+        needed["setup"] = _shown(_column(where, row, data.setup))
+    try:
+        return json.dumps(needed)
+    except TypeError as error:
+        raise DataError(f"{where}: column {data.tests!r} holds what cannot be written as JSON ({error})") from error
+
+
+def _filled(where: str, row: dict[str, Any], text: str) -> str:
+    """``text`` with the names of columns in braces replaced; other braces stay."""
+    return _NAMED.sub(lambda match: _shown(_column(where, row, match[1])), text)
+
+
+def _shown(value: Any) -> str:
+    """A value in a prompt or as code: a list is one entry a line."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+def _column(where: str, row: dict[str, Any], column: str) -> Any:
     if column not in row:
         there = _join(str(key) for key in row if key is not None)
-        raise DataError(f"{path}, row {number}: no column {column!r}; its columns are {there}")
-    value = row[column]
+        raise DataError(f"{where}: no column {column!r}; its columns are {there}")
+    return row[column]
+
+
+def _value(where: str, row: dict[str, Any], column: str, empty: bool = False, strip: bool = True) -> str:
+    value = _column(where, row, column)
     if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-        raise DataError(
-            f"{path}, row {number}: column {column!r} holds {type(value).__name__}, expected text or a number"
-        )
-    text = "" if value is None else str(value).strip()
-    if not text:
-        raise DataError(f"{path}, row {number}: column {column!r} is empty")
-    return text
+        raise DataError(f"{where}: column {column!r} holds {type(value).__name__}, expected text or a number")
+    text = "" if value is None else str(value)
+    if not text.strip() and not empty:
+        raise DataError(f"{where}: column {column!r} is empty")
+    return text.strip() if strip else text
 
 
 def _table(path: Path, format: str) -> Iterator[Any]:
     if format == "parquet":
         yield from _parquet(path)
-        return
-    text = _read(path)
-    if format == "csv":
+    elif format == "csv":
         try:
-            yield from csv.DictReader(io.StringIO(text, newline=""))
+            yield from csv.DictReader(io.StringIO(_read(path), newline=""))
         except csv.Error as error:
             raise DataError(f"{path}: not valid CSV ({error})") from error
     elif format == "jsonl":
-        for number, line in enumerate(filter(str.strip, text.split("\n")), start=1):
-            yield _json(line, f"{path}, row {number}")
+        yield from _json_lines(path)
     else:
-        rows = _json(text, str(path))
+        rows = _json(_read(path), str(path))
         if not isinstance(rows, list):
             raise DataError(f"{path}: expected a list of rows, found {type(rows).__name__}")
         yield from rows
 
 
+def _json_lines(path: Path) -> Iterator[Any]:
+    _check_file(path)
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if not line.strip(_BLANKS):
+                    continue
+                number += 1
+                try:
+                    yield _json(line.decode("utf-8-sig"), f"{path}, row {number}")
+                except UnicodeDecodeError as error:
+                    yield DataError(f"{path}, row {number} is not UTF-8 text (byte {error.start} of the line)")
+                except DataError as error:
+                    yield error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if number == 0:
+        raise DataError(f"{path} is empty")
+
+
 def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from error
 
 
@@ -202,9 +307,10 @@ def _cut(text: str, size: int) -> Iterator[str]:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def _format_of(path: Path, data: FileData) -> str:
-    if data.format != "auto":
-        return data.format
+def format_of(path: Path, format: str = "auto") -> str:
+    """The format of a file, by its ending where ``format`` is "auto". Raises :class:`DataError`."""
+    if format != "auto":
+        return format
     if path.suffix not in FORMATS:
         raise DataError(f"{path}: unknown ending; known are {_join(FORMATS)}, or set data.format")
     return FORMATS[path.suffix]

@@ -47,7 +47,8 @@ def map_files(config: RunConfig, change: Callable[[str, FileKind], str]) -> RunC
         data, guard = stage["data"], stage.get("guard")
         for part in [*(data if isinstance(data, list) else [data]), *([guard["data"]] if guard else [])]:
             if part["kind"] == "files":
-                part["paths"] = [change(path, "data") for path in part["paths"]]
+                for key in ("paths", "shots_paths"):
+                    part[key] = [change(path, "data") for path in part[key]]
         if stage.get("saved_batch") is not None:
             stage["saved_batch"] = change(stage["saved_batch"], "data")
         for part in [*stage.get("rewards", []), stage.get("reward"), stage.get("length")]:

@@ -23,7 +23,9 @@ from fbt_rl.artifacts import RunFolder, write_json, write_text
 from fbt_rl.config import EvalStage, RLStage, RunConfig
 from fbt_rl.config_file import dump_config, load_config
 from fbt_rl.evaluation.arms import difference_in_differences
-from fbt_rl.evaluation.compare import compare, modes_of, of_mode, summarise
+from fbt_rl.evaluation.compare import compare
+from fbt_rl.evaluation.summary import summarise
+from fbt_rl.evaluation.table import modes_of, of_mode
 from fbt_rl.report_charts import (
     comparison_charts,
     correct_lengths,

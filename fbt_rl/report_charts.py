@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from fbt_rl import report_figures as figures
-from fbt_rl.evaluation.compare import modes_of
+from fbt_rl.evaluation.table import modes_of
 from fbt_rl.report_figures import Chart, Rows, Series
 
 Lengths = Mapping[str, Mapping[str, np.ndarray]]  # label -> mode -> lengths of the right answers

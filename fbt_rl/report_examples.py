@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fbt_rl.config import Mode
-from fbt_rl.evaluation.compare import modes_of
+from fbt_rl.evaluation.table import modes_of
 
 
 def examples(tables: dict[str, pa.Table], pairs: list[dict[str, str]]) -> list[dict[str, Any]]:

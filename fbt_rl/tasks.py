@@ -8,16 +8,27 @@ their updates go into the solutions. (To a tokenizer from elsewhere the markers 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from transformers import PreTrainedTokenizerBase
 
-from fbt_rl.config import ArithmeticData, DataConfig
-from fbt_rl.data_files import DataError, Role, is_text, read_rows, read_texts
+from fbt_rl.config import ArithmeticData, DataConfig, FileData
+from fbt_rl.data_files import (
+    DataError,
+    Role,
+    is_text,
+    problems_of,
+    read_rows,
+    read_texts,
+    require_roles,
+    select_rows,
+)
 from fbt_rl.tokenization import ASSISTANT, USER
 
 HELDOUT_SHARE = 8  # one problem in so many is held out
@@ -33,12 +44,13 @@ def load_documents(data: DataConfig, seed: int) -> Dataset:
     elif is_text(data):
         texts = read_texts(data)
     else:
-        texts = [_turns(row["prompt"], row["completion"]) for row in read_rows(data)]
+        texts = [_turns(row["prompt"], row["completion"]) for row in _rows(data)]
     return Dataset.from_dict({"text": texts})
 
 
 def load_problems(data: DataConfig, seed: int, needs: Sequence[Role] = ("prompt",)) -> Dataset:
-    """Problems: columns ``problem_id``, ``prompt``, ``answer``, ``completion`` (a worked solution).
+    """Problems: columns ``problem_id``, ``prompt``, ``question`` (the prompt as it stands in the data, without
+    template and examples), ``answer``, ``completion`` (a worked solution), ``level`` and ``subject``.
 
     A file's column that the config does not name is "" in every row; name in ``needs`` those the
     caller cannot do without. The id of an arithmetic problem is made from its text, so it stays the
@@ -47,17 +59,41 @@ def load_problems(data: DataConfig, seed: int, needs: Sequence[Role] = ("prompt"
     if isinstance(data, ArithmeticData):
         rows = list(_arithmetic(data, seed))
     elif is_text(data):
-        raise DataError(f"{data.paths[0]} is plain text; problems need a table (jsonl, json, csv, parquet)")
+        raise DataError(f"{data.source} is plain text; problems need a table (jsonl, json, csv, parquet)")
     else:
-        rows = read_rows(data, needs)
+        rows = _rows(data, needs)
     return Dataset.from_list(rows)
+
+
+def _rows(data: FileData, needs: Sequence[Role] = ()) -> list[dict[str, str]]:
+    """:func:`fbt_rl.data_files.read_rows`, also of the hub."""
+    if data.hub is None:
+        return read_rows(data, needs)
+    require_roles(data, needs)
+    hub = data.hub
+    try:
+        loaded: Any = load_dataset(hub.path, hub.name, split=hub.split, revision=hub.revision)
+    except Exception as error:  # whatever the hub's client and its readers raise
+        raise DataError(
+            f"cannot load {data.source} from the hub: {error}; or name a local copy of its file in data.paths"
+        ) from error
+    stem = Path(hub.path).name
+    return select_rows(problems_of(loaded, data, data.source, stem), data)
+
+
+def content_hash(problems: Dataset) -> str:
+    """SHA-256 of all that the problems hold: equal for equal problems in equal order, wherever they came from."""
+    columns = {name: problems[name][:] for name in sorted(problems.column_names)}
+    return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
 # --- text and tokens -----------------------------------------------------------------------------
 
 
-def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
-    """The exact text the model is given for ``prompt``: the chat template up to the model's turn."""
+def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool = True) -> str:
+    """The exact text the model is given: the chat template up to the model's turn, or ``prompt`` alone."""
+    if not chat:
+        return prompt
     if not tokenizer.chat_template:
         raise ValueError("the tokenizer has no chat template: set tokenizer.chat_template and save it again")
     turns = [{"role": "user", "content": prompt}]
@@ -66,9 +102,10 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
     return text
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """Token ids of :func:`prompt_text`, nothing added."""
-    return _encode(tokenizer, prompt_text(tokenizer, prompt))
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool = True) -> list[int]:
+    """Token ids of :func:`prompt_text`; nothing is added but, to a plain one, what the tokenizer begins texts with."""
+    text = prompt_text(tokenizer, prompt, chat=chat)
+    return _encode(tokenizer, text) if chat else list(tokenizer.encode(text))
 
 
 def encode_example(tokenizer: PreTrainedTokenizerBase, prompt: str, completion: str) -> tuple[list[int], list[int]]:
@@ -126,8 +163,11 @@ def _arithmetic(data: ArithmeticData, seed: int) -> Iterator[dict[str, str]]:
         yield {
             "problem_id": f"arithmetic:{problem}",
             "prompt": problem,
+            "question": problem,
             "answer": str(sum(terms)),
             "completion": _solution(terms, style, style_draws),
+            "level": str(len(terms)),
+            "subject": "",
         }
 
 

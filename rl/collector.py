@@ -86,7 +86,7 @@ class Collector:
         return rollout_rows(step, self.stage.mode, groups, self._texts(groups.completions), reasoning, advantages)
 
     def reasoning_tokens(self, completion: Completion) -> int:
-        return reasoning_tokens(completion.token_ids, self.tokenizer.decode, self.stage.answer_marker)
+        return reasoning_tokens(completion.token_ids, self.tokenizer.decode, self.stage.answer_marker)  # pyright: ignore[reportArgumentType]
 
     def _texts(self, completions: Sequence[Completion]) -> list[str]:
         return self.tokenizer.batch_decode([c.token_ids for c in completions], skip_special_tokens=True)
@@ -94,7 +94,7 @@ class Collector:
     def _columns(self, problems: Sequence[Problem], completions: Sequence[Completion]) -> dict[str, Any]:
         """What a reward is called with: one entry a completion."""
         return {name: [row[name] for row in problems] for name in problems[0] if name not in _NOT_FOR_REWARDS} | {
-            "prompts": [problem["prompt"] for problem in problems],
+            "prompts": [problem["question"] for problem in problems],
             "completions": self._texts(completions),
             "completion_ids": [completion.token_ids for completion in completions],
             "truncated": [completion.truncated for completion in completions],

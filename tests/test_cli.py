@@ -59,7 +59,19 @@ def model(tmp_path_factory):
 def test_help_names_every_command_and_imports_nothing_heavy():
     command = [sys.executable, "-X", "importtime", "-m", "fbt_rl.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    for name in ("run", "eval", "generate", "report", "convert", "submit", "status", "logs", "stop", "reward"):
+    for name in (
+        "run",
+        "eval",
+        "compare",
+        "generate",
+        "report",
+        "convert",
+        "submit",
+        "status",
+        "logs",
+        "stop",
+        "reward",
+    ):
         assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"torch", "ray", "transformers", "deepspeed", "pydantic", "rich", "yaml"}
@@ -112,6 +124,13 @@ def test_dry_run_says_what_would_be_skipped_or_refused(tmp_path, invoke, monkeyp
         (["run", "smoke", "steps"], "error: override 'steps' is not of the form dotted.key=value"),
         (["run", "smoke", "resources.workers=99"], "error: resources: 99 workers x 1 CPU = 99 CPUs, this machine has"),
         (["eval", "nowhere"], "error: model.path: nowhere is not a model folder"),
+        (["eval", "nowhere", "--tasks", "gsm9k"], "error: no task 'gsm9k'; give arithmetic, one of gsm8k, "),
+        (["eval", "nowhere", "--tasks", "none.yaml"], "error: cannot read none.yaml"),
+        (["eval", "nowhere", "--temperature", "0,x"], "error: --temperature 0,x: expected a number"),
+        (["eval"], "name a model, or --generations FILE with --map, and not both"),
+        (["eval", "--generations", "none.jsonl"], "error: --map: name the completion"),
+        (["eval", "--generations", "none.jsonl", "--map", "completion=a,answer=b"], "error: no data file none.jsonl"),
+        (["compare", "a", "b"], "error: no evaluation a: give a folder"),
         (["generate", "nowhere", "hello"], "error: nowhere is not a model folder"),
         (["report", "nowhere"], "error: nowhere is not a run folder"),
         (["run", "smoke", "--nonsense"], "No such option"),
@@ -160,10 +179,54 @@ def test_eval_grades_every_mode_and_keeps_the_answers(invoke, model, tmp_path):
     assert (tmp_path / "eval" / "generations.parquet").is_file()
 
 
+def test_several_tasks_their_prompts_and_the_comparison_of_their_results(invoke, model, tmp_path):
+    rows = [{"question": f"{n}+1", "gold": n + 1, "kind": "plus"} for n in range(4)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    mapped = {"paths": [str(tmp_path / "mine.jsonl")], "prompt": "question", "answer": "gold", "subject": "kind"}
+    given = {**mapped, "template": "{prompt}=", "reward": {"use": "math", "args": {"numeric": True}}}
+    (tmp_path / "mine.yaml").write_text(json.dumps(given))
+    common = ("eval", model, "--tasks", f"arithmetic,{tmp_path / 'mine.yaml'}", "--limit", 3, "--max-new-tokens", 2)
+    code, out, _ = invoke(*common, "--show-prompt")
+    assert code == 0
+    assert re.fullmatch(r"arithmetic:\n<\|user\|>\S+<\|assistant\|>\n\nmine:\n<\|user\|>0\+1=<\|assistant\|>\n\n", out)
+    assert invoke(*common, "--show-prompt", "--plain")[1].endswith("mine:\n0+1=\n\n")
+    code, out, _ = invoke(*common, "--modes", "standard,soft", "--out", tmp_path / "out")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "arithmetic:",
+        "standard",
+        "soft",
+        "mine:",
+        "standard",
+        "soft",
+    ]
+    result = read_json(tmp_path / "out" / "mine" / "result.json")
+    assert (result["task"], len(result["data_sha256"])) == ("mine", 64)
+    assert list(result["modes"]["soft"]["subject"]) == ["plus"]
+    code, out, _ = invoke("compare", tmp_path / "out" / "mine", "--out", tmp_path / "compared.json")
+    assert code == 0
+    assert out.splitlines()[2].startswith("| standard → soft | mine | 3 | ")
+    assert "- Too few problems to compare lengths: 0 problems that both sides solve." in out
+    assert read_json(tmp_path / "compared.json")["comparisons"][0]["n"] == 3
+
+
+def test_eval_at_several_temperatures(invoke, model, tmp_path):
+    common = ("eval", model, "--limit", 12, "--max-new-tokens", 2, "--modes", "soft", "--out", tmp_path)
+    code, out, _ = invoke(*common, "--temperature", "0.5,1")
+    assert code == 0
+    assert re.search(
+        r"^soft  temperature 0\.5, chosen on the other half .*: 0\.0% at 0\.5, 0\.0% at 1\.0$", out, re.MULTILINE
+    )
+    assert read_json(tmp_path / "result.json")["modes"]["soft"]["n"] < 12
+    code, _, err = invoke("eval", model, "--limit", 1, "--temperature", "0.5,1")
+    assert (code, "too few problems to choose a temperature" in err) == (2, True)
+    assert sorted(path.name for path in tmp_path.glob("*/generations.parquet")) == ["generations.parquet"] * 2
+
+
 def test_eval_of_a_file_and_of_a_foreign_model(invoke, model, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"q": "1+1", "a": "2"}) + "\n")
-    common = ("--data", rows, "--prompt", "q", "--max-new-tokens", 3)
+    common = ("--tasks", rows, "--prompt", "q", "--max-new-tokens", 3)
     code, out, _ = invoke("eval", model, *common, "--answer", "a", "--modes", "soft,standard")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["soft", "standard"]

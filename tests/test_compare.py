@@ -7,8 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fbt_rl.evaluation.compare import compare, modes_of, of_mode, summarise
+from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.statistics import wilson_interval
+from fbt_rl.evaluation.summary import summarise
+from fbt_rl.evaluation.table import modes_of, of_mode
+from fbt_rl.evaluation.temperature import choose_temperature, is_dev
 
 CAP = 100
 
@@ -72,6 +75,9 @@ def test_entry_by_hand():
     assert entry["paired_length_ratio"] == 27 / 42
     low, high = entry["paired_length_ratio_ci"]
     assert 0.5 <= low < 27 / 42 < high <= 1.0
+    assert entry["paired_length_difference"] == -5.0  # of -5, -10 and 0
+    assert entry["paired_length_difference_ci"] == [None, None]  # three pairs are too few
+    assert entry["paired_length_quantiles_before"]["0.5"] == 12.0
     assert (entry["truncated_before"], entry["truncated_after"]) == (0.2, 0.0)
     assert entry["mean_length_before"] == 172 / 5
     assert entry["n_both_finish"] == 4
@@ -109,6 +115,7 @@ def test_truly_shorter_on_the_same_problems():
     assert entry["paired_length_ratio_ci"][1] < 0.6
     assert "% shorter on the" in text(entry)
     assert "no worse at a margin of 3 points" in text(entry)
+    assert entry["non_inferiority_p"] < 0.025
     assert "explained" not in text(entry)
     assert "different problems" not in text(entry)
 
@@ -145,6 +152,29 @@ def test_shorter_only_because_hard_problems_were_dropped():
     assert "shorter on the" not in text(entry)
     assert "Accuracy is lower" in text(entry)
     assert "not excluded" in text(entry)
+
+
+def test_shorter_only_because_hard_problems_are_missing():
+    lengths = np.concatenate([np.full(500, 10), np.full(500, 30)]) + np.arange(1000) % 3
+    before = table([True] * 1000, lengths)
+    after = table([True] * 500, lengths[:500])
+    entry = compared(before, after)
+    assert (
+        "The shorter mean over all that each side answered (21.0 to 11.0 tokens) compares different problems"
+        in text(entry)
+    )
+    assert "on those that both have it went from 11.0 to 11.0 tokens" in text(entry)
+    assert "Correct answers are equally long on each of the 500 problems" in text(entry)
+    assert "problems that only one side has (500)" in text(entry)
+
+
+def test_sides_cut_at_different_lengths():
+    correct, lengths = population(400, 0.9, 20, 7)
+    before = table(correct, np.where(correct, lengths, 2 * CAP))
+    entry = compared(before, table(correct, np.where(correct, lengths, CAP)))
+    assert "The sides were cut at different lengths (200 and 100 tokens)" in text(entry)
+    assert "Correct answers are equally long" in text(entry)
+    assert "different lengths" not in text(compared(before, before))
 
 
 def test_accuracy_lower_by_five_points():
@@ -222,35 +252,78 @@ def test_summary_by_mode():
     both = pa.concat_tables([standard, soft])
     assert modes_of(both) == ["standard", "soft"]
     assert of_mode(both, "soft").equals(soft)
-    assert summarise(both) == {
-        "standard": {
-            "n": 4,
-            "rows": 4,
-            "unjudged": 0,
-            "accuracy": 0.75,
-            "accuracy_ci": list(wilson_interval(3, 4)),
-            "median_length": 25.0,
-            "median_length_correct": 20.0,
-            "mean_length": 40.0,
-            "truncated": 0.25,
-        },
-        "soft": {
-            "n": 1,
-            "rows": 1,
-            "unjudged": 1,
-            "accuracy": 1.0,
-            "accuracy_ci": list(wilson_interval(1, 1)),
-            "median_length": 7.0,
-            "median_length_correct": 7.0,
-            "mean_length": 7.0,
-            "truncated": 0.0,
-        },
+    summary = summarise(both)
+    assert summary["standard"] == {
+        "n": 4,
+        "rows": 4,
+        "unjudged": 0,
+        "accuracy": 0.75,
+        "accuracy_ci": list(wilson_interval(3, 4)),
+        "median_length": 25.0,
+        "median_length_unbounded": 25.0,
+        "median_length_correct": 20.0,
+        "length_quantiles": pytest.approx({"0.1": 13.0, "0.25": 17.5, "0.5": 25.0, "0.75": 47.5, "0.9": 79.0}),
+        "length_quantiles_correct": pytest.approx({"0.1": 12.0, "0.25": 15.0, "0.5": 20.0, "0.75": 25.0, "0.9": 28.0}),
+        "mean_length": 40.0,
+        "tokens_per_correct": 160 / 3,
+        "truncated": 0.25,
+        "budgets": ({"12": 0.25, "16": 0.25, "23": 0.5, "32": 0.75, "46": 0.75, "64": 0.75, "91": 0.75, "128": 0.75}),
     }
+    soft = summary["soft"]
+    assert (soft["n"], soft["rows"], soft["unjudged"], soft["accuracy"], soft["median_length"]) == (1, 1, 1, 1.0, 7.0)
+    assert (soft["accuracy_ci"], soft["tokens_per_correct"]) == (list(wilson_interval(1, 1)), 7.0)
+
+
+def test_summary_by_level_and_subject():
+    rows = table([True, False, True, None], [10, 12, 30, 5])
+    rows = rows.append_column("level", pa.array(["2", "2", "1", None])).append_column(
+        "subject", pa.nulls(4, pa.string())
+    )
+    summary = summarise(rows)["soft"]
+    assert "subject" not in summary
+    assert list(summary["level"]) == ["1", "2"]
+    assert summary["level"]["2"] == {
+        "n": 2,
+        "accuracy": 0.5,
+        "accuracy_ci": list(wilson_interval(1, 2)),
+        "median_length_correct": 10.0,
+    }
+
+
+def test_nothing_is_said_of_truncation_where_it_is_not_known():
+    rows = table([True] * 20, [10] * 20)
+    unknown = rows.set_column(rows.column_names.index("finish_reason"), "finish_reason", pa.nulls(20, pa.string()))
+    summary = summarise(unknown)["soft"]
+    assert summary["truncated"] is summary["median_length_unbounded"] is None
+    entry = compared(rows, unknown)
+    assert (entry["truncated_before"], entry["truncated_after"]) == (0.0, None)
+    assert "Which answers hit a token limit is not known" in text(entry)
+    assert "not known" not in text(compared(rows, rows))
 
 
 def test_summary_of_several_samples_and_of_none_judged():
     sampled = table([True, False, False, False], [5] * 4, ids=["a", "a", "b", "b"], samples=[0, 1, 0, 1])
-    assert summarise(sampled)["soft"]["pass_at_k"] == {"1": 0.25, "2": 0.5}
+    summary = summarise(sampled.append_column("extracted", pa.array(["7", "8", None, "9"])))["soft"]
+    assert summary["pass_at_k"] == {"1": 0.25, "2": 0.5}
+    assert summary["majority_at_k"] == {"1": 0.5, "2": 0.25}
+    assert summary["average_at_k"] == {"1": 0.5, "2": 0.25}
     unjudged = summarise(table([None, None], [5, 5]))["soft"]
     assert (unjudged["accuracy"], unjudged["median_length_correct"], unjudged["unjudged"]) == (None, None, 2)
     assert json.dumps(unjudged, allow_nan=False)
+
+
+def test_a_temperature_is_chosen_on_one_half_and_reported_on_the_other():
+    ids = [f"p{n}" for n in range(40)]
+    dev = np.array([is_dev(name) for name in ids])
+    assert 10 < dev.sum() < 30
+    tables = {
+        0.7: table(dev, [10] * 40),  # best on the dev half, and always wrong on the other
+        0.3: table(~dev, [10] * 40),
+        0.9: table(dev, [20] * 40),  # as good: the lower temperature is taken
+    }
+    chosen = choose_temperature(tables)["soft"]
+    assert chosen["temperature"] == 0.7
+    assert chosen["dev_accuracy"] == {"0.3": 0.0, "0.7": 1.0, "0.9": 1.0}
+    assert (chosen["summary"]["n"], chosen["summary"]["accuracy"]) == ((~dev).sum(), 0.0)
+    with pytest.raises(ValueError, match="too few problems"):
+        choose_temperature({0.3: table([True], [10]), 0.7: table([True], [10])})

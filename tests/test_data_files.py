@@ -7,10 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fbt_rl.config import ArithmeticData, FileData
-from fbt_rl.data_files import DataError, check_data, read_rows, read_texts
+from fbt_rl.config import ArithmeticData, EvalStage, FileData
+from fbt_rl.data_files import DataError, check_data, read_rows, read_texts, require_roles
+from fbt_rl.task_presets import TASKS
+from reward.load import load_reward
 
 HERE = Path(__file__).parent / "data"
+SHARED = Path(__file__).parents[2] / "shared/data"
 ROWS = [{"q": "1+1", "a": "2"}, {"q": 'a, b\n"c"', "a": "7.5"}, {"q": "3 ", "a": "\\frac{1}{2}"}]
 COLUMNS = {"prompt": "q", "answer": "a"}
 
@@ -61,6 +64,121 @@ def test_gsm8k_answers_and_marks():
     # Without the convention's last line nothing is a mark: shifts in code stay.
     code = FileData(paths=[str(HERE / "code_like.jsonl")], prompt="question", completion="answer", answer="answer")
     assert read_rows(code)[0]["completion"] == "print(1<<2, 8>>1)"
+
+
+# --- prompts, examples, tests, known sets ---------------------------------------------------------
+
+
+def test_a_prompt_of_several_columns_in_a_template(tmp_path):
+    path = write(
+        tmp_path, "jsonl", [{"body": " Two apples.", "ask": "And 1?", "a": 3, "hints": ["add", "box"], "k": 7}]
+    )
+    given = FileData(
+        paths=[path],
+        prompt="{body} {ask}",
+        answer="a",
+        problem_id="k",
+        level="k",
+        template="Q: {prompt} \\boxed{}\n{hints}",
+    )
+    [row] = read_rows(given)
+    assert row["question"] == " Two apples. And 1?"
+    assert row["prompt"] == "Q:  Two apples. And 1? \\boxed{}\nadd\nbox"
+    assert (row["problem_id"], row["level"], row["subject"], row["answer"]) == ("7", "7", "", "3")
+    with pytest.raises(DataError, match=r"row 1: no column 'nope'; its columns are body, ask"):
+        read_rows(FileData(paths=[path], prompt="{body} {nope}"))
+
+
+def test_examples_come_first_and_are_not_asked(tmp_path):
+    rows = [{"q": f"{n}+1", "a": str(n + 1), "how": f"so {n + 1}"} for n in range(5)]
+    path = write(tmp_path, "jsonl", rows)
+    few = {"prompt": "q", "answer": "a", "completion": "how", "shots": 2}
+    asked = read_rows(FileData(paths=[path], **few))
+    assert [row["problem_id"] for row in asked] == ["rows-3", "rows-4", "rows-5"]
+    assert asked[0]["prompt"] == "0+1\nso 1\n\n1+1\nso 2\n\n2+1"
+    assert asked[0]["question"] == "2+1"
+    for offset, number in ((0, 3), (1, 3), (3, 4)):  # the limit is of what is asked
+        [row] = read_rows(FileData(paths=[path], **few, offset=offset, limit=1))
+        assert row["problem_id"] == f"rows-{number}"
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({"q": "9+9", "a": "18", "how": "18"}) + "\n")
+    asked = read_rows(FileData(paths=[path], **{**few, "shots": 1}, shots_paths=[str(other)], limit=1))
+    assert asked[0]["prompt"] == "9+9\n18\n\n0+1"
+    with pytest.raises(DataError, match="shots is 2, but there are 1 rows"):
+        read_rows(FileData(paths=[path], **few, shots_paths=[str(other)]))
+    with pytest.raises(ValueError, match="name the column of the solutions"):
+        FileData(paths=[path], prompt="q", shots=1)
+
+
+def test_tests_are_an_answer(tmp_path):
+    row = {"p": "def f(x):\n", "t": ["assert f(1)"], "more": ["assert f(2)"], "name": "f", "imports": ["import math"]}
+    path = write(tmp_path, "jsonl", [row])
+    columns = {"prompt": "p", "tests": "t", "entry_point": "name", "setup": "imports"}
+    check_data(FileData(paths=[path], **columns), ("prompt", "answer"))
+    [plain], [plus] = (read_rows(FileData(paths=[path], **columns, **more)) for more in ({}, {"extra_tests": "more"}))
+    assert json.loads(plain["answer"]) == {"tests": ["assert f(1)"], "entry_point": "f", "setup": "import math"}
+    assert json.loads(plus["answer"])["tests"] == ["assert f(1)", "assert f(2)"]
+    assert plain["question"] == "def f(x):\n"  # code is left as it is
+    with pytest.raises(DataError, match="both columns have to hold lists"):
+        read_rows(FileData(paths=[path], **columns, extra_tests="name"))
+    path = write(tmp_path, "jsonl", [{**row, "t": []}])
+    with pytest.raises(DataError, match="column 't' is empty"):
+        read_rows(FileData(paths=[path], **columns))
+
+
+# Preset, file, problems, and the first problem's id, answer, level and subject.
+KNOWN = [
+    ("gsm8k", "gsm8k/test.jsonl", 1319, ("test-1", "18", "", "")),
+    ("math500", "math500/test.jsonl", 500, ("test/precalculus/807.json", None, "2", "Precalculus")),
+    ("math", "math500/test.jsonl", 500, ("test-1", None, "2", "Precalculus")),
+    ("svamp", "svamp/test.jsonl", 1000, ("chal-777", "145.0", "", "Common-Division")),
+    ("humaneval", "humaneval/HumanEval.jsonl", 164, ("HumanEval/0", None, "", "")),
+    ("mbpp", "mbpp/mbpp.jsonl", 500, ("11", None, "", "")),
+    ("mbpp-plus", "mbpp/mbpp.jsonl", 500, ("11", None, "", "")),
+    ("mbpp-sanitized", "mbpp/sanitized-mbpp.jsonl", 257, ("11", None, "", "")),
+]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the data sets beside the project")
+@pytest.mark.parametrize(("preset", "file", "count", "first"), KNOWN)
+def test_known_sets(preset, file, count, first):
+    rows = read_rows(FileData(preset=preset, paths=[str(SHARED / file)]), ("prompt", "answer"))
+    assert len(rows) == len({row["problem_id"] for row in rows}) == count
+    given = tuple(rows[0][name] for name in ("problem_id", "answer", "level", "subject"))
+    assert all(wanted in (None, value) for wanted, value in zip(first, given, strict=True))
+    assert rows[0]["question"] in rows[0]["prompt"]
+    code = "tests" in TASKS[preset]
+    assert ("boxed" in rows[0]["prompt"]) is not code
+    assert (list(json.loads(rows[0]["answer"])) if code else ["tests"])[0] == "tests"
+    stage = {"data": {"kind": "files", "preset": preset, "paths": [file]}, "max_new_tokens": 1}
+    assert EvalStage.model_validate(stage).reward.use == ("code" if code else "math")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the data sets beside the project")
+@pytest.mark.parametrize(("preset", "file"), [("humaneval", KNOWN[4][1]), ("mbpp-plus", KNOWN[6][1])])
+def test_reference_solutions_pass_the_tests_of_their_rows(preset, file):
+    given = FileData(preset=preset, paths=[str(SHARED / file)], offset=11, limit=2)
+    rows = read_rows(given)
+    verdicts = load_reward("code", {"require": "rlimits"}).verdicts(
+        prompts=[row["question"] for row in rows],
+        completions=[row["completion"] for row in rows],
+        answer=[row["answer"] for row in rows],
+    )
+    assert [verdict.correct for verdict in verdicts] == [True, True]
+
+
+def test_every_preset_has_a_source_and_what_evaluation_needs():
+    for preset in TASKS:
+        given = FileData.model_validate({"preset": preset})
+        assert given.hub is not None
+        require_roles(given, ("prompt", "answer"))
+        assert given == FileData.model_validate(given.model_dump())
+        local = FileData(preset=preset, paths=["x.jsonl"], template="{prompt}!")
+        assert (local.hub, local.template) == (None, "{prompt}!")
+    with pytest.raises(ValueError, match="no preset 'gsm9k'; there are gsm8k"):
+        FileData(preset="gsm9k", paths=["x"])
+    with pytest.raises(ValueError, match="in paths, or a data set in hub, and not both"):
+        FileData(prompt="q")
 
 
 def test_text_is_cut_at_paragraphs_and_nothing_is_lost(tmp_path):

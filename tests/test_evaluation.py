@@ -1,7 +1,9 @@
 """Evaluating a tiny random model: equal results however the work is cut, resume, modes, bad input."""
 
+import hashlib
 import json
 import multiprocessing
+import re
 import socket
 from collections import Counter
 
@@ -12,15 +14,17 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fbt_rl.artifacts import RunFolder, StageContext
-from fbt_rl.config import ArithmeticData, ModelConfig, TokenizerConfig
+from fbt_rl.config import ArithmeticData, FileData, ModelConfig, TokenizerConfig
 from fbt_rl.config_file import ConfigError, load_config
-from fbt_rl.decoding import SamplingParams, decode
+from fbt_rl.decoding import Completion, SamplingParams, decode
 from fbt_rl.evaluation import evaluate
-from fbt_rl.evaluation.compare import summarise
-from fbt_rl.evaluation.evaluate import SCHEMA, evaluate_model, run
+from fbt_rl.evaluation.compare import compare
+from fbt_rl.evaluation.evaluate import evaluate_model, run
+from fbt_rl.evaluation.summary import summarise
+from fbt_rl.evaluation.table import SCHEMA, of_mode
 from fbt_rl.model import FBTForCausalLM, load_model
 from fbt_rl.model.configuration import from_model_config
-from fbt_rl.tasks import encode_prompt, load_problems
+from fbt_rl.tasks import content_hash, encode_prompt, load_problems, prompt_text
 from fbt_rl.tokenization import build_tokenizer, load_tokenizer
 from reward.base import Reward, Verdict
 
@@ -69,13 +73,18 @@ def foreign_folder(tokenizer, tmp_path_factory):
     return save(AutoModelForCausalLM.from_config(config), tokenizer, tmp_path_factory.mktemp("llama"))
 
 
+def answers(*given, **options):
+    """What an evaluation gives, but for the time it took."""
+    return evaluate_model(*given, **options).drop_columns("seconds")
+
+
 @pytest.fixture(scope="module")
 def table(model_folder, problems):
-    return evaluate_model(model_folder, problems, MODES, **SETTINGS)
+    return answers(model_folder, problems, MODES, **SETTINGS)
 
 
 def test_rows_are_what_decoding_gives(model_folder, problems, table):
-    assert table.schema.equals(SCHEMA)
+    assert table.schema.equals(SCHEMA.remove(SCHEMA.get_field_index("seconds")))
     expected = [(problem, mode, sample) for mode in MODES for problem in problems["problem_id"] for sample in range(2)]
     given = [table[name].to_pylist() for name in ("problem_id", "mode", "sample")]
     assert list(zip(*given, strict=True)) == expected
@@ -89,6 +98,9 @@ def test_rows_are_what_decoding_gives(model_folder, problems, table):
         assert row["completion"] == tokenizer.decode(alone.token_ids, skip_special_tokens=True)
         assert (row["num_tokens"], row["finish_reason"]) == (len(alone.token_ids), alone.finish_reason)
         assert (row["prompt"], row["answer"]) == (problems[7]["prompt"], problems[7]["answer"])
+        exact = prompt_text(tokenizer, problems[7]["prompt"])
+        assert row["prompt_hash"] == hashlib.sha256(exact.encode()).hexdigest()[:16]
+        assert row["level"] == str(len(re.findall("[0-9]", problems[7]["prompt"])))
 
 
 def test_modes_and_samples_differ(table):
@@ -98,11 +110,11 @@ def test_modes_and_samples_differ(table):
 
 @pytest.mark.parametrize("batch_size", [3, 40])
 def test_batch_size_changes_nothing(model_folder, problems, table, batch_size):
-    assert evaluate_model(model_folder, problems, MODES, batch_size=batch_size, **SETTINGS).equals(table)
+    assert answers(model_folder, problems, MODES, batch_size=batch_size, **SETTINGS).equals(table)
 
 
 def test_more_samples_keep_the_first_ones(model_folder, problems, table):
-    more = evaluate_model(model_folder, problems, ["soft"], **{**SETTINGS, "samples": 3})
+    more = answers(model_folder, problems, ["soft"], **{**SETTINGS, "samples": 3})
     first = more.filter(pc.field("sample") < 2)
     assert first.equals(table.filter(pc.field("mode") == "soft"))
 
@@ -129,7 +141,7 @@ def test_two_ranks_share_the_problems(model_folder, problems, table, tmp_path, f
         rank.kill()
     assert [rank.exitcode for rank in ranks] == [0, 0]
     for rank in range(2):
-        assert pq.read_table(tmp_path / f"rank-{rank}.parquet").equals(table)
+        assert pq.read_table(tmp_path / f"rank-{rank}.parquet").drop_columns("seconds").equals(table)
     assert not list(tmp_path.glob("shards-*"))
 
 
@@ -169,13 +181,13 @@ def test_resume_repeats_no_answer(model_folder, problems, table, tmp_path, decod
     assert Counter(mode for mode, _ in counts) == {"standard": 20, "soft": 4}
     assert not (tmp_path / "generations.parquet").exists()
     state["limit"] = None
-    resumed = evaluate_model(model_folder, problems, MODES, batch_size=12, folder=tmp_path, **SETTINGS)
+    resumed = answers(model_folder, problems, MODES, batch_size=12, folder=tmp_path, **SETTINGS)
     assert resumed.equals(table)
-    assert pq.read_table(tmp_path / "generations.parquet").equals(table)
+    assert pq.read_table(tmp_path / "generations.parquet").drop_columns("seconds").equals(table)
     assert len(counts) == 60
     assert set(counts.values()) == {1}
     # Complete, but killed before its result was written: nothing is decoded again.
-    assert evaluate_model(model_folder, problems, MODES, folder=tmp_path, **SETTINGS).equals(table)
+    assert answers(model_folder, problems, MODES, folder=tmp_path, **SETTINGS).equals(table)
     assert set(counts.values()) == {1}
 
 
@@ -186,8 +198,8 @@ def test_answers_of_other_settings_are_not_taken_over(model_folder, problems, tm
         evaluate_model(model_folder, problems, ["soft"], batch_size=8, folder=tmp_path, **SETTINGS)
     state["limit"] = None
     other = {**SETTINGS, "seed": 4}
-    table = evaluate_model(model_folder, problems, ["soft"], folder=tmp_path, **other)
-    assert table.equals(evaluate_model(model_folder, problems, ["soft"], **other))
+    table = answers(model_folder, problems, ["soft"], folder=tmp_path, **other)
+    assert table.equals(answers(model_folder, problems, ["soft"], **other))
     assert len(counts) == 20
 
 
@@ -209,9 +221,73 @@ def test_verdicts_reach_the_rows_and_truncated_is_wrong(model_folder, problems):
     assert {row["error"] for row in rows} == {"odd", "broken"}
 
 
-def test_a_model_without_feedback_is_evaluated_in_standard_mode_only(foreign_folder, problems):
+@pytest.fixture
+def writes(monkeypatch):
+    """Lets the model write given texts, one a problem, in two seconds; each ended, but for those that end in "..."."""
+
+    def let(texts):
+        tokenizer = build_tokenizer(TokenizerConfig(), ["".join(texts)])
+
+        def written(model, prompts, params, **options):
+            ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+            reasons = ["length" if text.endswith("...") else "stop" for text in texts]
+            ended = [[*row, *[tokenizer.eos_token_id] * (why == "stop")] for row, why in zip(ids, reasons, strict=True)]
+            rows = enumerate(zip(ended, reasons, strict=True))
+            return [Completion(place, 0, row, torch.zeros(0), None, why) for place, (row, why) in rows]
+
+        monkeypatch.setattr(evaluate, "decode", written)
+        monkeypatch.setattr(evaluate, "load_tokenizer", lambda folder: tokenizer)
+        monkeypatch.setattr(evaluate.time, "perf_counter", iter([1.0, 3.0]).__next__)
+
+    return let
+
+
+def test_tokens_of_reasoning_and_answer_and_the_time_taken(model_folder, problems, writes):
+    texts = ["1+1=2</think>so 2", "12 \\boxed{2}", "no answer", ""]
+    writes(texts)
+    rows = evaluate_model(model_folder, problems.select(range(4)), ["standard"], max_new_tokens=20).to_pylist()
+    by_text = {row["completion"]: row for row in rows}
+    assert by_text.keys() == set(texts)
+    splits = [tuple(by_text[text][f"{part}_tokens"] for part in ("num", "reasoning", "answer")) for text in texts]
+    # With the end token, which belongs to the answer.
+    assert splits == [(18, 13, 5), (13, 3, 10), (10, 9, 1), (1, 0, 1)]
+    assert by_text[""]["error"] == "no_answer"
+    assert {row["seconds"] for row in rows} == {0.5}
+
+
+def test_an_answer_ends_before_a_stop_text(model_folder, problems, writes):
+    texts = ["\\boxed{2}#7\\boxed{3}", "\\boxed{2}", "\\boxed{2}#...", "\\boxed{2}..."]
+    writes(texts)
+    four = problems.select(range(4)).map(lambda row: {**row, "answer": "2"})
+    rows = evaluate_model(model_folder, four, ["standard"], max_new_tokens=20, stop=["#", "##"]).to_pylist()
+    found = [(row["completion"], row["num_tokens"], row["finish_reason"], row["correct"]) for row in rows]
+    box = "\\boxed{2}"
+    assert sorted(found) == [
+        (box, 9, "stop", True),
+        (box, 9, "stop", True),
+        (box, 10, "stop", True),  # with its end token
+        (box + "...", 12, "length", False),
+    ]
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_prompts_of_one_token_unicode_and_too_long_ones(model_folder, tmp_path, chat):
+    rows = [{"q": "1", "a": "1"}, {"q": "é\u202e😀", "a": "2"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = FileData(paths=[str(tmp_path / "rows.jsonl")], prompt="q", answer="a")
+    table = evaluate_model(model_folder, load_problems(data, 0), ["fused"], max_new_tokens=4, chat=chat)
+    assert table["prompt"].to_pylist() == [row["q"] for row in rows]
+    assert all(1 <= count <= 4 for count in table["num_tokens"].to_pylist())
+    long = FileData(paths=data.paths, prompt="q", answer="a", template="{prompt} " + "7" * 130)
+    with pytest.raises(ValueError, match=r"problem 'rows-2' has a prompt of 13\d tokens"):
+        evaluate_model(model_folder, load_problems(long, 0), ["standard"], max_new_tokens=4, chat=chat)
+
+
+def test_a_model_without_feedback_is_evaluated_in_standard_mode_and_compared(foreign_folder, problems, table):
     rows = evaluate_model(foreign_folder, problems, ["standard"], max_new_tokens=8)
     assert len(rows) == 20
+    entry = compare(rows, of_mode(table, "soft"), before_name="llama", after_name="fbt", mode="standard → soft")
+    assert (entry["n"], entry["left_out_problems"]) == (20, 0)
     with pytest.raises(ValueError, match=r"modes soft, fused need a model with latent feedback; the one in "):
         evaluate_model(foreign_folder, problems, MODES, max_new_tokens=8)
 
@@ -232,12 +308,14 @@ def test_the_stage(model_folder, tmp_path):
     stage = config.stages["eval_before"]
     folder = RunFolder(tmp_path).stage("eval_before")
     result = run(stage, StageContext(config, "eval_before", folder, model_folder))
-    assert json.loads(json.dumps(result)) == {"modes": summarise(pq.read_table(folder.generations_path))}
+    assert json.loads(json.dumps(result["modes"])) == summarise(pq.read_table(folder.generations_path))
+    assert result["data_sha256"] == content_hash(load_problems(stage.data, 9))
     assert list(result["modes"]) == list(MODES)
     assert {mode["n"] for mode in result["modes"].values()} == {20}
     # Another stage's evaluation of the same weights draws the same: the comparison is paired.
     again = RunFolder(tmp_path).stage("eval_after")
     assert run(stage, StageContext(config, "eval_after", again, model_folder)) == result
-    assert pq.read_table(again.generations_path).equals(pq.read_table(folder.generations_path))
+    tables = [pq.read_table(one.generations_path).drop_columns("seconds") for one in (folder, again)]
+    assert tables[0].equals(tables[1])
     with pytest.raises(ConfigError, match=r"stages\.eval_before evaluates a model"):
         run(stage, StageContext(config, "eval_before", folder, None))

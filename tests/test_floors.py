@@ -25,7 +25,15 @@ FLOORS = {
     "fbt_rl.evaluation.statistics": 0,
     "fbt_rl.evaluation.compare": 0,
     "fbt_rl.evaluation.arms": 0,
+    "fbt_rl.evaluation.field_map": 0,
+    "fbt_rl.evaluation.findings": 0,
+    "fbt_rl.evaluation.generations": 0,
+    "fbt_rl.evaluation.sides": 0,
+    "fbt_rl.evaluation.summary": 0,
+    "fbt_rl.evaluation.table": 0,
+    "fbt_rl.evaluation.temperature": 0,
     "fbt_rl.presets": 0,
+    "fbt_rl.task_presets": 0,
     "reward": 0,
     "fbt_rl.model": 1,
     "fbt_rl.tokenization": 1,
@@ -50,6 +58,7 @@ FLOORS = {
     "fbt_rl.cluster": 4,
     "fbt_rl.jobs": 4,
     "fbt_rl.cli": 4,
+    "fbt_rl.eval_commands": 4,
 }
 
 

@@ -14,7 +14,9 @@ from synthetic_run import HOSTILE, make_run
 from fbt_rl import report_figures
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.config_file import load_config, parse_config
-from fbt_rl.evaluation.compare import compare, of_mode, summarise
+from fbt_rl.evaluation.compare import compare
+from fbt_rl.evaluation.summary import summarise
+from fbt_rl.evaluation.table import of_mode
 from fbt_rl.report import ReportError, fenced, pairs_of, visible, write_report
 from fbt_rl.report_figures import Chart
 

@@ -8,14 +8,22 @@ import pytest
 from scipy import stats
 
 from fbt_rl.evaluation.statistics import (
+    accuracy_at_budgets,
     accuracy_difference,
     accuracy_interval,
+    average_at_k,
+    kaplan_meier_median,
     length_ratio,
+    majority_at_k,
     mcnemar_exact,
+    median_interval,
     median_over_correct,
+    non_inferiority,
     pass_at_k,
     problem_means,
+    quantiles,
     ratio_of_ratios,
+    tokens_per_correct,
     truncated_share,
     wilcoxon,
     wilson_interval,
@@ -112,11 +120,91 @@ def test_accuracy_difference_is_never_empty():
     assert interval == (-1.0, 1.0)
 
 
+def test_non_inferiority_is_what_the_interval_says():
+    before = np.array([1.0] * 9 + [0.0] * 2 + [1.0] * 89)
+    after = np.array([0.0] * 9 + [1.0] * 2 + [1.0] * 89)
+    d = np.concatenate([after - before, [1, -1]])
+    by_hand = stats.norm.sf((d.mean() + 0.1) / sqrt(np.mean((d - d.mean()) ** 2) / d.size))
+    assert non_inferiority(before, after, 0.1) == pytest.approx(by_hand, abs=1e-12)
+    low = accuracy_difference(before, after)[1].low
+    assert non_inferiority(before, after, -low) == pytest.approx(0.025, abs=1e-12)
+    assert non_inferiority([], [], 0.1) == 1.0
+    with pytest.raises(ValueError, match="margin"):
+        non_inferiority(before, after, -0.1)
+
+
+def test_majority_and_average_by_hand():
+    #            right 2 of 3 | a tie of right and x | all abstain | wrong y outvotes, one abstains
+    answers = ["7", "7.0", "x", "7", "x", None, None, None, None, "y", "y", None]
+    correct = [1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
+    problem = np.repeat(np.arange(4), 3)
+    assert majority_at_k(answers, correct, problem, 3) == pytest.approx((1 + 0.5 + 0 + 0) / 4, abs=1e-12)
+    assert majority_at_k(answers, correct, problem, 1) == average_at_k(correct, problem, 1) == 0.5
+    assert average_at_k(correct, problem, 3) == pytest.approx((2 / 3 + 1 / 3) / 4, abs=1e-12)
+    assert isnan(majority_at_k([], [], [], 1))
+    assert isnan(average_at_k([], [], 1))
+    for function in (
+        lambda k: majority_at_k(answers, correct, problem, k),
+        lambda k: average_at_k(correct, problem, k),
+    ):
+        for k in (0, 4):
+            with pytest.raises(ValueError, match="samples of every problem"):
+                function(k)
+
+
+def test_quantiles_and_median_interval():
+    assert quantiles([4, 1, 3, 2], (0.0, 0.25, 0.5, 1.0)) == [1.0, 1.75, 2.5, 4.0]
+    assert all(map(isnan, quantiles([])))
+    # Of 10 values the median lies between the second and the ninth with 1 - 2 * 11 / 1024 = 97.9 %.
+    assert median_interval(np.arange(10)[::-1]) == (4.5, (1.0, 8.0))
+    assert median_interval(np.arange(6)) == (2.5, (0.0, 5.0))
+    assert isnan(median_interval(np.arange(5))[1].low)
+    assert isnan(median_interval([])[0])
+
+
+# Acute myelogenous leukaemia (Miller 1981), R's survival::aml; survfit's medians are 31 and 23.
+AML = (
+    ([9, 13, 13, 18, 23, 28, 31, 34, 45, 48, 161], [0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 1], 31),
+    ([5, 5, 8, 8, 12, 16, 23, 27, 30, 33, 43, 45], [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0], 23),
+)
+
+
+@pytest.mark.parametrize(("lengths", "truncated", "median"), AML)
+def test_kaplan_meier_median_is_that_of_r(lengths, truncated, median):
+    assert kaplan_meier_median(lengths, truncated) == median
+
+
+def test_kaplan_meier_median_by_hand():
+    lengths = np.random.default_rng(0).integers(1, 30, 101)
+    for count in (100, 101):
+        assert kaplan_meier_median(lengths[:count], np.zeros(count)) == np.median(lengths[:count])
+    assert kaplan_meier_median([1, 2, 3, 4], [0, 0, 0, 0]) == 2.5
+    # Cut off at 3 of 5: survival 4/5, 3/5, then (3/5)(1/2) at 7.
+    assert kaplan_meier_median([1, 2, 3, 7, 9], [0, 0, 1, 0, 0]) == 7
+    assert isnan(kaplan_meier_median([1, 5, 5, 5], [0, 1, 1, 1]))
+    assert isnan(kaplan_meier_median([5, 5], [1, 1]))
+    assert isnan(kaplan_meier_median([], []))
+    # Whatever the limit, as long as it lies above the median.
+    assert kaplan_meier_median(np.minimum(lengths, 20), lengths > 20) == np.median(lengths)
+
+
+def test_budgets_and_tokens_per_correct():
+    curve = accuracy_at_budgets([3, 5, 5, 9], [True, False, True, True], [2, 3, 5, 8, 9])
+    np.testing.assert_array_equal(curve, [0, 0.25, 0.5, 0.5, 0.75])
+    assert np.isnan(accuracy_at_budgets([], [], [1, 2])).all()
+    with pytest.raises(ValueError, match="a length and a verdict"):
+        accuracy_at_budgets([1], [True, False], [1])
+    assert tokens_per_correct([3, 5, 5, 9], [True, False, True, True]) == 22 / 3
+    assert isnan(tokens_per_correct([3], [False]))
+
+
 def test_median_and_truncated_share():
     assert median_over_correct([5, 9, 100, 7], [True, True, False, True]) == 7.0
     assert isnan(median_over_correct([5], [False]))
     assert truncated_share(["stop", "length", "stop", "stop"]) == 0.25
+    assert truncated_share(["stop", None, "length"]) == 0.5  # of those that are known
     assert isnan(truncated_share([]))
+    assert isnan(truncated_share([None]))
 
 
 def test_problem_means():
@@ -184,6 +272,30 @@ def coverage(interval_of, truth, trials=1500, seed=0):
     rng = np.random.default_rng(seed)
     intervals = np.array([interval_of(rng) for _ in range(trials)])
     return np.mean((intervals[:, 0] <= truth) & (truth <= intervals[:, 1]))
+
+
+@pytest.mark.parametrize("trials", [100, 1000])
+def test_coverage_of_the_wilson_interval(trials):
+    """Exact for each accuracy, and averaged over them: for a single one it swings with the whole numbers."""
+    outcomes = np.arange(trials + 1)
+    low, high = np.array([wilson_interval(int(count), trials) for count in outcomes]).T
+    shares = np.linspace(0.05, 0.95, 181)
+    covered = [stats.binom.pmf(outcomes, trials, p)[(low <= p) & (p <= high)].sum() for p in shares]
+    assert 0.945 <= np.mean(covered) <= 0.955
+    assert np.mean((np.array(covered) >= 0.93) & (np.array(covered) <= 0.97)) > 0.97
+
+
+def test_coverage_of_the_median():
+    assert 0.93 <= coverage(lambda rng: median_interval(rng.gamma(3, 10, 300))[1], stats.gamma.median(3) * 10) <= 0.97
+
+
+def test_coverage_of_the_ratio_of_ratios():
+    def draw(rng):
+        before, other = rng.gamma(6, 3, (2, 120))
+        columns = before, before * rng.beta(2, 2, 120), other, other * rng.beta(4, 2, 120)
+        return ratio_of_ratios(*columns, resamples=500)[1]
+
+    assert 0.93 <= coverage(draw, (4 / 6) / 0.5, trials=600) <= 0.97
 
 
 def test_coverage_of_the_accuracy_interval_with_several_samples():

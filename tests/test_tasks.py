@@ -8,6 +8,7 @@ import pytest
 from fbt_rl.config import ArithmeticData, FileData, TokenizerConfig
 from fbt_rl.data_files import DataError
 from fbt_rl.tasks import (
+    content_hash,
     encode_document,
     encode_example,
     encode_prompt,
@@ -134,12 +135,45 @@ def test_a_tokenizer_without_template_or_end_is_refused():
 def test_problems_and_documents_of_a_table():
     table = FileData(paths=[str(HERE / "gsm8k_like.jsonl")], prompt="question", completion="answer", answer="answer")
     problems = load_problems(table, seed=0, needs=("prompt", "completion", "answer"))
-    assert sorted(problems.column_names) == ["answer", "completion", "problem_id", "prompt"]
+    columns = ["answer", "completion", "level", "problem_id", "prompt", "question", "subject"]
+    assert sorted(problems.column_names) == columns
     assert problems["answer"] == ["72", "1,050"]
     text = load_documents(table, seed=0)["text"][0]
     assert text == f"{USER}{problems[0]['prompt']}{ASSISTANT}{problems[0]['completion']}"
     plain = FileData(paths=[str(HERE / "gsm8k_like.jsonl")], completion="question")
     assert load_documents(plain, seed=0)["text"] == list(problems["prompt"])
+
+
+def test_the_hub_is_read_like_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "test.jsonl").write_text((HERE / "gsm8k_like.jsonl").read_text())
+    hub = {"path": str(folder), "split": "test"}
+    problems = load_problems(FileData.model_validate({"preset": "gsm8k", "hub": hub}), seed=0)
+    local = load_problems(FileData(preset="gsm8k", paths=[str(folder / "test.jsonl")]), seed=0)
+    assert problems["prompt"] == local["prompt"]
+    assert problems["problem_id"] == ["set-1", "set-2"]
+    missing = FileData.model_validate({"preset": "gsm8k", "hub": {"path": str(tmp_path / "nothing")}})
+    with pytest.raises(DataError, match=r"cannot load .*nothing \(test\) from the hub: .*name a local copy"):
+        load_problems(missing, seed=0)
+
+
+def test_the_content_hash_is_of_the_problems_alone(tmp_path):
+    copy = tmp_path / "gsm8k_like.jsonl"
+    copy.write_text((HERE / "gsm8k_like.jsonl").read_text())
+    columns = {"prompt": "question", "answer": "answer"}
+    here, moved = (load_problems(FileData(paths=[str(path)], **columns), 0) for path in (HERE / copy.name, copy))
+    assert content_hash(here) == content_hash(moved)
+    asked_otherwise = load_problems(FileData(paths=[str(copy)], **columns, template="{prompt}?"), 0)
+    assert content_hash(asked_otherwise) != content_hash(here)
+
+
+def test_a_plain_prompt_is_the_prompt():
+    tokenizer = build_tokenizer(TokenizerConfig(), [])
+    assert prompt_text(tokenizer, "1+1", chat=False) == "1+1"
+    assert encode_prompt(tokenizer, "1+1", chat=False) == tokenizer.encode("1+1")
+    assert encode_prompt(tokenizer, "1+1", chat=False) != encode_prompt(tokenizer, "1+1")
 
 
 def test_text_files_hold_documents_but_no_problems(tmp_path):

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fbt_rl.evaluation.compare import FEWEST_PAIRS, Rows, of_mode
+from fbt_rl.evaluation.compare import FEWEST_PAIRS
 from fbt_rl.evaluation.statistics import accuracy_difference, ratio_of_ratios
+from fbt_rl.evaluation.table import Rows, of_mode
 
 
 def difference_in_differences(

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -31,56 +32,45 @@ from fbt_rl.artifacts import StageContext, StageFolder
 from fbt_rl.config import EvalStage, Mode
 from fbt_rl.config_file import ConfigError
 from fbt_rl.decoding import Completion, SamplingParams, decode
-from fbt_rl.evaluation.compare import modes_of, summarise
+from fbt_rl.evaluation.summary import summarise
+from fbt_rl.evaluation.table import SCHEMA, before_stop, modes_of, split_at
 from fbt_rl.model import is_fbt, load_model
-from fbt_rl.tasks import encode_prompt, load_problems
+from fbt_rl.tasks import content_hash, encode_prompt, load_problems, prompt_text
 from fbt_rl.tokenization import load_tokenizer
 from reward.base import Reward
 from reward.load import load_reward
 
-SCHEMA = pa.schema(
-    [
-        ("problem_id", pa.string()),
-        ("mode", pa.string()),
-        ("sample", pa.int32()),
-        ("prompt", pa.string()),
-        ("completion", pa.string()),
-        ("answer", pa.string()),
-        ("extracted", pa.string()),
-        ("correct", pa.bool_()),  # null: could not be judged
-        ("error", pa.string()),
-        ("finish_reason", pa.string()),
-        ("num_tokens", pa.int32()),
-        ("seed", pa.int64()),
-    ]
-)
 _SHARD_SCHEMA = SCHEMA.append(pa.field("index", pa.int64()))  # the problem's place in the data
 _MAX_SAMPLES = 1 << 16  # a row's key is index * 65,536 + sample, so more samples keep the first ones
 _FINGERPRINT = b"fingerprint"
 
 
 def run(stage: EvalStage, context: StageContext) -> dict[str, Any]:
-    """Evaluate ``context.source``: ``{"modes": {mode: summary}}``, and ``generations.parquet`` in the stage's folder.
+    """Evaluate ``context.source``: ``{"data_sha256": ..., "modes": {mode: summary}}``, and ``generations.parquet``.
 
     Executed by every rank, on the run's seed: all evaluations of a run draw the same. Raises
     ConfigError, DataError or RewardError before any model is run.
     """
     if context.source is None:
         raise ConfigError(f"stages.{context.name} evaluates a model: put a training stage above it or set model.path")
+    problems = load_problems(stage.data, context.config.seed, needs=("prompt", "answer"))
     table = evaluate_model(
         context.source,
-        load_problems(stage.data, context.config.seed, needs=("prompt", "answer")),
+        problems,
         stage.modes,
         max_new_tokens=stage.max_new_tokens,
         samples=stage.samples,
         temperature=stage.temperature,
         batch_size=stage.batch_size,
         reward=load_reward(stage.reward.use, stage.reward.args),
+        chat=stage.chat,
+        stop=stage.stop,
+        reasoning_marker=stage.reasoning_marker,
         seed=context.config.seed,
         folder=context.folder.path,
         attn_implementation=context.config.model.attn_implementation,
     )
-    return {"modes": summarise(table)}
+    return {"data_sha256": content_hash(problems), "modes": summarise(table)}
 
 
 def evaluate_model(
@@ -93,17 +83,22 @@ def evaluate_model(
     temperature: float = 0.0,
     batch_size: int = 256,
     reward: Reward | None = None,
+    chat: bool = True,
+    stop: Sequence[str] = (),
+    reasoning_marker: str = "</think>",
     seed: int = 0,
     folder: str | Path | None = None,
     attn_implementation: str | None = None,
 ) -> pa.Table:
-    """Answer and grade ``problems`` (columns ``problem_id``, ``prompt``, ``answer``) in each of ``modes``.
+    """Answer and grade ``problems`` (:func:`fbt_rl.tasks.load_problems`) in each of ``modes``.
 
     Returns the rows of ``generations.parquet`` by mode, problem and sample. Under torch.distributed
     the ranks share the problems and all return the same table; ``folder``, where the work is kept
     and resumed from, is then needed, and shared. ``reward`` judges (default: ``math``). A truncated
-    answer is wrong. Raises ValueError when the model lacks feedback for a mode or a prompt does not
-    fit its context.
+    answer is wrong. ``chat``: prompts go through the tokenizer's template, else in as they are.
+    An answer ends before the first of the texts ``stop``; what was written after it does not count.
+    ``reasoning_marker``: as in :func:`fbt_rl.evaluation.table.split_at`. Raises ValueError when the
+    model lacks feedback for a mode or a prompt does not fit its context.
     """
     if not 1 <= samples <= _MAX_SAMPLES:
         raise ValueError(f"samples is {samples}; expected 1 to {_MAX_SAMPLES:,}")
@@ -112,8 +107,8 @@ def evaluate_model(
     reward = reward or load_reward("math")
     settings = {
         "model": _weights_of(Path(model_folder)),
-        "problems": [problems[name][:] for name in ("problem_id", "prompt", "answer")],
-        "decoding": [samples, temperature, max_new_tokens, seed],
+        "problems": content_hash(problems),
+        "decoding": [samples, temperature, max_new_tokens, seed, chat, list(stop), reasoning_marker],
         "reward": [reward.name, reward.args],
     }
     fingerprint = hashlib.sha256(json.dumps(settings, default=str).encode()).hexdigest()[:16]
@@ -135,11 +130,27 @@ def evaluate_model(
                 eos_token_ids=eos_token_ids(model, tokenizer),
             )
             rows = problems.to_list()
-            prompt_ids = [encode_prompt(tokenizer, row["prompt"]) for row in rows]
-            answerer = _Answerer(model, tokenizer, rows, prompt_ids, reward, params, seed)
+            texts = [prompt_text(tokenizer, row["prompt"], chat=chat) for row in rows]
+            answerer = _Answerer(
+                model=model,
+                tokenizer=tokenizer,
+                problems=rows,
+                prompt_ids=[encode_prompt(tokenizer, row["prompt"], chat=chat) for row in rows],
+                prompt_hashes=[hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
+                reward=reward,
+                params=params,
+                stop=stop,
+                reasoning_marker=reasoning_marker,
+                seed=seed,
+            )
             answerer.check(modes, str(model_folder))
-            for mode in modes:
-                answerer.answer(mode, pending[mode], batch_size, shards)
+            shares: list[tuple[Mode, list[int]]] = [(mode, answerer.share(pending[mode])) for mode in modes]
+            total = samples * sum(len(share) for _, share in shares)
+            quiet = True if _rank() else None  # None: shown on a terminal only
+            with tqdm(total=total, unit="answer", disable=quiet) as bar:
+                for mode, share in shares:
+                    bar.set_description(mode)
+                    answerer.answer(mode, share, batch_size, shards, bar)
         _barrier()
         if _rank() == 0:
             _merge(shards, target, modes, fingerprint)
@@ -155,8 +166,11 @@ class _Answerer:
     tokenizer: PreTrainedTokenizerBase
     problems: list[dict[str, str]]
     prompt_ids: list[list[int]]  # of each problem
+    prompt_hashes: list[str]
     reward: Reward
     params: SamplingParams  # but for the mode
+    stop: Sequence[str]
+    reasoning_marker: str
     seed: int
 
     def check(self, modes: Sequence[Mode], name: str) -> None:
@@ -177,64 +191,88 @@ class _Answerer:
                 "or leave such problems out: an evaluation passes over none by itself"
             )
 
-    def answer(self, mode: Mode, pending: list[int], batch_size: int, shards: Path) -> None:
-        """Answer this rank's share of the ``pending`` problems (their places) and write a shard for each batch."""
-        by_length = sorted(pending, key=lambda index: -len(self.prompt_ids[index]))
-        share = by_length[_rank() :: _world_size()]
+    def share(self, pending: list[int]) -> list[int]:
+        """This rank's part of the ``pending`` problems (their places), the longest prompts first."""
+        return sorted(pending, key=lambda index: -len(self.prompt_ids[index]))[_rank() :: _world_size()]
+
+    def answer(self, mode: Mode, share: list[int], batch_size: int, shards: Path, bar: tqdm) -> None:
+        """Answer the problems ``share`` and write a shard for each batch."""
         samples = self.params.num_samples
         size = max(1, batch_size // samples)
-        quiet = True if _rank() else None  # None: shown on a terminal only
-        with tqdm(total=len(share) * samples, desc=mode, unit="answer", disable=quiet) as bar:
-            for start in range(0, len(share), size):
-                batch = share[start : start + size]
+        for start in range(0, len(share), size):
+            batch = share[start : start + size]
 
-                def report(done: int, _total: int, before: int = bar.n) -> None:
-                    bar.update(before + done - bar.n)
+            def report(done: int, _total: int, before: int = bar.n) -> None:
+                bar.update(before + done - bar.n)
 
-                completions = decode(
-                    self.model,
-                    [self.prompt_ids[index] for index in batch],
-                    replace(self.params, mode=mode),
-                    seed=self.seed,
-                    row_keys=[index * _MAX_SAMPLES + sample for index in batch for sample in range(samples)],
-                    batch_size=batch_size,
-                    progress=report,
-                )
-                rows = self._graded(mode, batch, completions)
-                _write(shards / f"{mode}-{min(batch):08d}.parquet", pa.Table.from_pylist(rows, _SHARD_SCHEMA))
+            began = time.perf_counter()
+            completions = decode(
+                self.model,
+                [self.prompt_ids[index] for index in batch],
+                replace(self.params, mode=mode),
+                seed=self.seed,
+                row_keys=[index * _MAX_SAMPLES + sample for index in batch for sample in range(samples)],
+                batch_size=batch_size,
+                progress=report,
+            )
+            seconds = (time.perf_counter() - began) / len(completions)
+            rows = self._graded(mode, batch, completions, seconds)
+            _write(shards / f"{mode}-{min(batch):08d}.parquet", pa.Table.from_pylist(rows, _SHARD_SCHEMA))
 
-    def _graded(self, mode: Mode, batch: list[int], completions: list[Completion]) -> list[dict[str, Any]]:
+    def _graded(
+        self, mode: Mode, batch: list[int], completions: list[Completion], seconds: float
+    ) -> list[dict[str, Any]]:
         indices = [batch[completion.prompt_index] for completion in completions]
         problems = [self.problems[index] for index in indices]
         token_ids = [completion.token_ids for completion in completions]
-        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        written = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        texts = [before_stop(text, self.stop) for text in written]
         verdicts = self.reward.verdicts(
-            prompts=[problem["prompt"] for problem in problems],
+            prompts=[problem["question"] for problem in problems],
             completions=texts,
             completion_ids=token_ids,
             answer=[problem["answer"] for problem in problems],
             problem_id=[problem["problem_id"] for problem in problems],
         )
-        return [
-            {
-                "index": index,
-                "problem_id": problem["problem_id"],
-                "mode": mode,
-                "sample": completion.sample,
-                "prompt": problem["prompt"],
-                "completion": text,
-                "answer": problem["answer"],
-                "extracted": verdict.extracted,
-                "correct": False if completion.finish_reason == "length" else verdict.correct,
-                "error": verdict.error,
-                "finish_reason": completion.finish_reason,
-                "num_tokens": len(completion.token_ids),
-                "seed": self.seed,
-            }
-            for index, problem, completion, text, verdict in zip(
-                indices, problems, completions, texts, verdicts, strict=True
+        heads = [text[: split_at(text, self.reasoning_marker)] for text in texts]
+        thoughts = self._count(heads)
+        kept = self._count(texts) if self.stop else [0] * len(texts)
+        rows = []
+        for place, (index, problem, completion, text, verdict) in enumerate(
+            zip(indices, problems, completions, texts, verdicts, strict=True)
+        ):
+            stopped = text != written[place]
+            finish = "stop" if stopped else completion.finish_reason
+            length = min(kept[place], len(completion.token_ids)) if stopped else len(completion.token_ids)
+            thought = min(thoughts[place], length)
+            rows.append(
+                {
+                    "index": index,
+                    "problem_id": problem["problem_id"],
+                    "mode": mode,
+                    "sample": completion.sample,
+                    "prompt": problem["question"],
+                    "prompt_hash": self.prompt_hashes[index],
+                    "completion": text,
+                    "answer": problem["answer"],
+                    "extracted": verdict.extracted,
+                    "correct": False if finish == "length" else verdict.correct,
+                    "error": verdict.error,
+                    "finish_reason": finish,
+                    "num_tokens": length,
+                    "reasoning_tokens": thought,
+                    "answer_tokens": length - thought,
+                    "seconds": seconds,
+                    "level": problem["level"] or None,
+                    "subject": problem["subject"] or None,
+                    "seed": self.seed,
+                }
             )
-        ]
+        return rows
+
+    def _count(self, texts: list[str]) -> list[int]:
+        ids: Any = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return list(map(len, ids))
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ Shapes: P problems; R rows (samples of all problems); ``problem`` (R,) gives eac
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -107,10 +108,53 @@ def accuracy_difference(before: ArrayLike, after: ArrayLike, confidence: float =
     difference = _paired(before, after)
     if difference.size == 0:
         return math.nan, Interval(-1.0, 1.0)
-    adjusted = np.concatenate([difference, [1.0, -1.0]])
-    half = _z(confidence) * adjusted.std() / math.sqrt(adjusted.size)
-    centre = adjusted.mean()
-    return float(difference.mean()), Interval(max(-1.0, float(centre - half)), min(1.0, float(centre + half)))
+    centre, error = _adjusted(difference)
+    half = _z(confidence) * error
+    return float(difference.mean()), Interval(max(-1.0, centre - half), min(1.0, centre + half))
+
+
+def non_inferiority(before: ArrayLike, after: ArrayLike, margin: float) -> float:
+    """One-sided p-value of "accuracy fell by ``margin`` or more": a small one shows that it did not.
+
+    ``before``, ``after`` (P,) as in :func:`accuracy_difference`, whose adjusted Wald statistic is tested: below 2.5 %
+    exactly when the low end of its 95 % interval lies above ``-margin``. 1 without problems.
+    """
+    difference = _paired(before, after)
+    if margin < 0:
+        raise ValueError(f"margin is a loss of accuracy that does not count, 0 or more, got {margin}")
+    if difference.size == 0:
+        return 1.0
+    centre, error = _adjusted(difference)
+    return float(stats.norm.sf((centre + margin) / error))
+
+
+def majority_at_k(answers: Sequence[str | None], correct: ArrayLike, problem: ArrayLike, k: int) -> float:
+    """maj@k: the share of problems whose most frequent answer, among their first k samples, is right.
+
+    ``answers`` (R,) are what was extracted; all right ones count as one answer however written, None is no vote, and
+    t answers tied for the most votes are each right with 1/t (Wang et al. 2023, self-consistency). nan without rows.
+    """
+    correct, problem = _rows(correct, problem)
+    votes: dict[int, list[str]] = {}
+    for answer, right, index in zip(answers, correct.astype(bool).tolist(), problem.tolist(), strict=True):
+        votes.setdefault(index, []).append("right" if right else "none" if answer is None else f"wrong {answer}")
+    if k < 1 or any(len(given) < k for given in votes.values()):
+        raise ValueError(f"maj@{k} needs 1 <= k <= samples of every problem")
+    credits = []
+    for given in votes.values():
+        counts = Counter(vote for vote in given[:k] if vote != "none")
+        most = [vote for vote, count in counts.items() if count == max(counts.values())]
+        credits.append(("right" in most) / len(most) if most else 0.0)
+    return float(np.mean(credits)) if credits else math.nan
+
+
+def average_at_k(correct: ArrayLike, problem: ArrayLike, k: int) -> float:
+    """avg@k: mean over problems of the share of right ones among their first k samples; nan without rows."""
+    correct, problem = _rows(correct, problem)
+    groups = [correct[problem == index] for index in np.unique(problem)]
+    if k < 1 or any(len(group) < k for group in groups):
+        raise ValueError(f"avg@{k} needs 1 <= k <= samples of every problem")
+    return float(np.mean([group[:k].mean() for group in groups])) if groups else math.nan
 
 
 def median_over_correct(lengths: ArrayLike, correct: ArrayLike) -> float:
@@ -192,6 +236,63 @@ def _bootstrap(
     return Interval(float(result.confidence_interval.low), float(result.confidence_interval.high))
 
 
+def quantiles(values: ArrayLike, shares: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 0.9)) -> list[float]:
+    """Quantiles by linear interpolation; nan without values."""
+    values = np.asarray(values, dtype=float)
+    return np.quantile(values, shares).tolist() if values.size else [math.nan] * len(shares)
+
+
+def median_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, Interval]:
+    """Median of independent values (Q,) and its interval between order statistics.
+
+    As many values lie below a median as Binomial(Q, ½) says, whatever they are distributed like; ties make the
+    interval wider than need be. Too few values for the confidence: (nan, nan).
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    if ordered.size == 0:
+        return math.nan, Interval(math.nan, math.nan)
+    below = int(stats.binom.ppf((1 - confidence) / 2, ordered.size, 0.5)) - 1
+    ends = (math.nan, math.nan) if below < 0 else (float(ordered[below]), float(ordered[-1 - below]))
+    return float(np.median(ordered)), Interval(*ends)
+
+
+def kaplan_meier_median(lengths: ArrayLike, truncated: ArrayLike) -> float:
+    """Median length had no answer been cut off, a truncated one being known to be longer only (Kaplan & Meier 1958).
+
+    ``lengths``, ``truncated`` (R,). Where the survival curve is ½ over a stretch its middle is the median, as in R and
+    as with :func:`numpy.median`, which it equals without truncation. nan where half or more were cut off before it.
+    """
+    lengths, truncated = np.asarray(lengths, dtype=float), np.asarray(truncated, dtype=bool)
+    if lengths.size == 0 or truncated.all():
+        return math.nan
+    curve = stats.ecdf(stats.CensoredData.right_censored(lengths, truncated)).sf
+    at, survival = curve.quantiles, np.where(np.isclose(curve.probabilities, 0.5, atol=1e-12), 0.5, curve.probabilities)
+    reached = np.flatnonzero(survival <= 0.5)
+    if reached.size == 0:
+        return math.nan
+    first, later = reached[0], np.flatnonzero(survival < 0.5)
+    if survival[first] < 0.5:
+        return float(at[first])
+    return float((at[first] + at[later[0]]) / 2) if later.size else float(at[first])
+
+
+def accuracy_at_budgets(lengths: ArrayLike, correct: ArrayLike, budgets: ArrayLike) -> Array:
+    """Accuracy were every answer cut at b tokens, for each b of ``budgets`` (K,): a cut answer is wrong. (K,)."""
+    lengths, correct = np.asarray(lengths, dtype=float), np.asarray(correct, dtype=bool)
+    if lengths.shape != correct.shape:
+        raise ValueError(f"each row needs a length and a verdict, got shapes {lengths.shape} and {correct.shape}")
+    if lengths.size == 0:
+        return np.full(np.shape(budgets), math.nan)
+    right = np.sort(lengths[correct])
+    return np.searchsorted(right, np.asarray(budgets, dtype=float), side="right") / lengths.size
+
+
+def tokens_per_correct(lengths: ArrayLike, correct: ArrayLike) -> float:
+    """Tokens written for each right answer, those of wrong answers included; nan where none is right."""
+    right = np.asarray(correct, dtype=bool).sum()
+    return float(np.asarray(lengths, dtype=float).sum() / right) if right else math.nan
+
+
 def wilcoxon(before: ArrayLike, after: ArrayLike) -> float:
     """Two-sided p-value of Wilcoxon's signed-rank test on paired lengths (Q,); equal pairs are dropped.
 
@@ -206,8 +307,11 @@ def wilcoxon(before: ArrayLike, after: ArrayLike) -> float:
 
 
 def truncated_share(finish_reasons: ArrayLike) -> float:
-    """Share of rows that ran into the token limit (finish reason "length"); nan without rows."""
-    reasons = np.asarray(finish_reasons)
+    """Share of rows that ran into the token limit (finish reason "length"), of those whose reason is known (not None).
+
+    nan without any.
+    """
+    reasons = np.asarray([reason for reason in np.asarray(finish_reasons).tolist() if reason is not None])
     return float((reasons == "length").mean()) if reasons.size else math.nan
 
 
@@ -217,6 +321,12 @@ def problem_means(values: ArrayLike, problem: ArrayLike, problems: int) -> Array
     counts = np.bincount(problem, minlength=problems)
     sums = np.bincount(problem, weights=values, minlength=problems)
     return np.divide(sums, counts, out=np.full(problems, np.nan), where=counts > 0)
+
+
+def _adjusted(difference: Array) -> tuple[float, float]:
+    """Mean and standard error of paired differences with one that rose and one that fell added."""
+    adjusted = np.concatenate([difference, [1.0, -1.0]])
+    return float(adjusted.mean()), float(adjusted.std() / math.sqrt(adjusted.size))
 
 
 def _z(confidence: float) -> float:

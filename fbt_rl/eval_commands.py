@@ -1,0 +1,200 @@
+"""What ``fbt-rl eval`` does. Torch is imported only where a model or tokenizer is used."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from fbt_rl.artifacts import StageFolder
+from fbt_rl.config import EvalStage, RunConfig
+from fbt_rl.config_file import ConfigError, parse_config, read_mapping
+from fbt_rl.data_files import FORMATS
+from fbt_rl.evaluation.field_map import read_map, reward_settings
+from fbt_rl.evaluation.generations import agreement, judge_file
+from fbt_rl.evaluation.summary import summarise
+from fbt_rl.evaluation.table import read_generations
+from fbt_rl.evaluation.temperature import choose_temperature, require_halves
+from fbt_rl.task_presets import TASKS
+from reward.load import load_reward
+
+
+def parse_tasks(
+    tasks: str, limit: int | None, prompt: str = "prompt", answer: str = "answer", shots: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Task name -> data section and ``reward`` (where given), as plain values.
+
+    ``tasks``, with commas between: ``arithmetic``, a preset (from the hub), ``PRESET=FILE``, a data file with columns
+    ``prompt`` and ``answer``, or a YAML file with a data section and perhaps a ``reward``. Raises ConfigError.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for given in filter(None, map(str.strip, tasks.split(","))):
+        name, _, file = given.partition("=")
+        path = Path(name)
+        if name == "arithmetic":
+            data: dict[str, Any] = {"kind": "arithmetic", "split": "heldout", "size": limit or 1000}
+        elif name in TASKS:
+            data = {"kind": "files", "preset": name} | ({"paths": [file]} if file else {})
+        elif path.suffix in (".yaml", ".yml"):
+            data = {"kind": "files", **read_mapping(path)}
+        elif path.suffix in FORMATS:
+            data = {"kind": "files", "paths": [name], "prompt": prompt, "answer": answer}
+        else:
+            raise ConfigError(
+                f"no task {given!r}; give arithmetic, one of {', '.join(TASKS)}, PRESET=FILE, a data file "
+                f"({', '.join(FORMATS)}) or a YAML file with a data section"
+            )
+        if name != "arithmetic":
+            data |= ({"limit": limit} if limit else {}) | ({"shots": shots} if shots else {})
+        name = re.sub(r"[^\w-]", "-", path.stem) if path.suffix else name
+        found[name if name not in found else f"{name}-{len(found) + 1}"] = data
+    if not found:
+        raise ConfigError("name at least one task")
+    return found
+
+
+def parse_temperatures(given: str) -> list[float]:
+    """Numbers with commas between. Raises ConfigError."""
+    try:
+        temperatures = [float(part) for part in given.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--temperature {given}: expected a number, or several with commas between") from error
+    if any(not 0 <= temperature < math.inf for temperature in temperatures):
+        raise ConfigError(f"--temperature {given}: expected 0 (greedy) or more")
+    return list(dict.fromkeys(temperatures))
+
+
+def evaluation_config(model: Path, tasks: dict[str, dict[str, Any]], settings: dict[str, Any]) -> RunConfig:
+    """One eval stage a task. Raises ConfigError."""
+    stages = {}
+    for name, data in tasks.items():
+        reward = {"reward": data["reward"]} if "reward" in data else {}
+        data = {key: value for key, value in data.items() if key != "reward"}
+        stages[name] = {"kind": "eval", "data": data, **settings, **reward}
+    return parse_config({"name": "eval", "model": {"path": str(model)}, "stages": stages})
+
+
+def evaluate_tasks(
+    model: Path, config: RunConfig, temperatures: Sequence[float], seed: int, out: Path | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Task by task its result, also written to ``out`` (of several tasks: to a folder each).
+
+    With several temperatures each has a folder of its own below; the best one is chosen for each mode, on half of the
+    problems, and ``modes`` are its figures on the other half.
+    """
+    from fbt_rl.evaluation.evaluate import evaluate_model
+    from fbt_rl.tasks import content_hash, load_problems
+
+    for name, stage in config.stages.items():
+        assert isinstance(stage, EvalStage)
+        folder = out / name if out is not None and len(config.stages) > 1 else out
+        problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
+        if len(temperatures) > 1:
+            require_halves(problems["problem_id"])
+        reward = load_reward(stage.reward.use, stage.reward.args)
+        tables = {
+            temperature: evaluate_model(
+                model,
+                problems,
+                stage.modes,
+                max_new_tokens=stage.max_new_tokens,
+                samples=stage.samples,
+                temperature=temperature,
+                batch_size=stage.batch_size,
+                reward=reward,
+                chat=stage.chat,
+                stop=stage.stop,
+                reasoning_marker=stage.reasoning_marker,
+                seed=seed,
+                folder=folder if folder is None or len(temperatures) == 1 else folder / f"temperature-{temperature:g}",
+            )
+            for temperature in temperatures
+        }
+        result: dict[str, Any] = {"task": name, "data_sha256": content_hash(problems)}
+        if len(tables) == 1:
+            result["modes"] = summarise(tables[temperatures[0]])
+        else:
+            chosen = choose_temperature(tables)
+            result["modes"] = {mode: values.pop("summary") for mode, values in chosen.items()}
+            result["temperatures"] = chosen
+        if folder is not None:
+            StageFolder(folder).write_result(result)
+        yield name, result
+
+
+def first_prompts(model: Path, config: RunConfig, seed: int) -> Iterator[tuple[str, str]]:
+    """Of each task the exact text that the model would be given for its first problem."""
+    from fbt_rl.tasks import load_problems, prompt_text
+    from fbt_rl.tokenization import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    for name, stage in config.stages.items():
+        assert isinstance(stage, EvalStage)
+        problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
+        yield name, prompt_text(tokenizer, problems[0]["prompt"], chat=stage.chat)
+
+
+def evaluate_file(
+    path: Path, field_map: Sequence[str], out: Path | None, tokenizer: Path | None = None, marker: str | None = None
+) -> dict[str, Any]:
+    """Judge other people's generations: the result, also written to ``out`` with ``generations.parquet``."""
+    columns = read_map(field_map)
+    settings = reward_settings(columns)
+    reward = load_reward(settings.use, settings.args)
+    count_tokens = _token_counter(tokenizer) if tokenizer else None
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as place:
+        folder = StageFolder(Path(place))
+        target = folder.generations_path
+        faults = judge_file(path, columns, reward, target, count_tokens=count_tokens, marker=marker)
+        result = {
+            "generations": str(path),
+            "modes": summarise(read_generations(target)),
+            "verdicts": agreement(pq.read_table(target, columns=["mode", "correct", "claimed"])),
+            "left_out": faults.count,
+            "left_out_first": faults.first,
+        }
+        if out is not None:
+            folder.write_result(result)
+    return result
+
+
+def _token_counter(folder: Path) -> Callable[[list[str]], list[int]]:
+    from fbt_rl.tokenization import load_tokenizer
+
+    tokenizer = load_tokenizer(folder)
+    return lambda texts: [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]  # pyright: ignore
+
+
+def result_lines(result: dict[str, Any]) -> Iterator[str]:
+    """A result as lines to print."""
+    width = max(map(len, result["modes"]))
+    for mode, values in result["modes"].items():
+        yield summary_line(f"{mode:<{width}}", values)
+    for mode, counts in result.get("verdicts", {}).items():
+        yield (
+            f"{mode:<{width}}  right {counts['right']} of {counts['rows']}, by the file's own verdicts "
+            f"{counts['claimed_right']}; {counts['differ']} judged otherwise"
+        )
+    for mode, chosen in result.get("temperatures", {}).items():
+        tried = ", ".join(f"{accuracy:.1%} at {each}" for each, accuracy in chosen["dev_accuracy"].items())
+        yield f"{mode:<{width}}  temperature {chosen['temperature']:g}, chosen on the other half of problems: {tried}"
+    if result.get("left_out"):
+        yield f"left out: {result['left_out']} rows or samples that could not be used"
+
+
+def summary_line(mode: str, values: dict[str, Any]) -> str:
+    """One mode of an evaluation in one line."""
+    if values["accuracy"] is None:
+        return f"{mode}  none of the {values['unjudged']} answers could be judged"
+    low, high = values["accuracy_ci"]
+    truncated = "not known" if values["truncated"] is None else f"{values['truncated']:.1%}"
+    return (
+        f"{mode}  right {values['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) of {values['n']}, "
+        f"median length {values['median_length']:g}, truncated {truncated}"
+    )
