@@ -153,7 +153,7 @@ class LengthConfig(Strict):
     """The reward for short answers (:mod:`reward.length`) by name, and its settings; lengths in tokens."""
 
     use: str = "relative"
-    count: Literal["all", "reasoning"] = "all"  # reasoning: tokens up to the stage's answer_marker
+    count: Literal["all", "reasoning"] = "all"  # reasoning: without the answer's tokens
     weight: Annotated[float, Field(ge=0.0, le=0.5)] | None = None
     sigma_min: Positive | None = None
     alpha: Annotated[float, Field(ge=0.0)] | None = None
@@ -237,7 +237,7 @@ class RLStage(TrainingStage):
     rewards: Annotated[list[RewardConfig], Field(min_length=1)] = [RewardConfig()]  # the first judges correctness
     reward_bound: Positive = 1e3  # a score beyond it is an error of the reward's, and not judged
     length: LengthConfig | None = LengthConfig()
-    answer_marker: Annotated[str, Field(min_length=1)] = "\\boxed"  # ends the reasoning, as does </think> or ####
+    reasoning_marker: str = "</think>"  # ends the reasoning; else the last \boxed or line #### does
     guard: GuardConfig | None = None  # of accuracy, against length.weight
     degenerate_groups: Literal["keep", "drop"] = "keep"  # groups all right or all wrong
     max_resamples: Annotated[int, Field(ge=0, le=64)] = 0  # times a degenerate group is tried again with a fresh prompt
@@ -323,7 +323,7 @@ class EvalStage(StageBase):
     batch_size: Count = 256
     chat: bool = True  # prompts go through the tokenizer's chat template, else in as they are
     stop: list[Annotated[str, Field(min_length=1)]] = []  # an answer ends before the first of these texts
-    reasoning_marker: str = "</think>"  # where it occurs, tokens up to it are counted as reasoning
+    reasoning_marker: str = "</think>"  # ends the reasoning; else the last \boxed or line #### does
     reward: RewardConfig = RewardConfig()  # default: code where the data has tests, else math
 
     @model_validator(mode="before")

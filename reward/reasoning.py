@@ -1,4 +1,4 @@
-"""Where reasoning ends and the answer begins, counted in tokens."""
+"""Where reasoning ends and the answer begins, in characters and in tokens."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 
-def reasoning_tokens(token_ids: Sequence[int], decode: Callable[[Sequence[int]], str], marker: str) -> int:
-    """How many of a completion's tokens are reasoning: those up to the end of the last ``marker`` in its text.
+def answer_start(text: str, marker: str | None = "</think>") -> int:
+    """Where the answer begins, in characters of ``text``; what stands before it is reasoning.
 
-    The rest are the answer; without a marker (such as ``</think>``, ``\\boxed`` or ``####``) all are reasoning.
-    ``decode`` gives the text of tokens, special ones included; it is asked about log2(tokens) times. The marker may
-    be part of a token, or several. ValueError: the marker is empty.
+    After the first ``marker``, else where the final answer begins (the last ``\\boxed`` or line ``####``). Where there
+    is neither, the whole text is reasoning.
     """
-    if not marker:
-        raise ValueError("the marker that ends the reasoning is empty")
-    total = decode(token_ids).count(marker)
-    if not total:
+    if marker and (place := text.find(marker)) >= 0:
+        return place + len(marker)
+    place = max(text.rfind("\\boxed"), text.rfind("\n####"))
+    return place if place >= 0 else len(text)
+
+
+def reasoning_tokens(
+    token_ids: Sequence[int], decode: Callable[[Sequence[int]], str], marker: str | None = "</think>"
+) -> int:
+    """How many of a completion's tokens are reasoning; the rest are the answer, by :func:`answer_start`.
+
+    ``decode`` gives the text of tokens, special ones included, and is asked about log2(tokens) times. A token that
+    holds the last of the reasoning and the first of the answer is reasoning.
+    """
+    text = decode(token_ids)
+    place = answer_start(text, marker)
+    if place == len(text):
         return len(token_ids)
-    return bisect_left(range(len(token_ids) + 1), total, key=lambda size: decode(token_ids[:size]).count(marker))
+    return bisect_left(
+        range(len(token_ids) + 1), True, key=lambda size: decode(token_ids[:size]).startswith(text[:place])
+    )

@@ -86,7 +86,7 @@ class Collector:
         return rollout_rows(step, self.stage.mode, groups, self._texts(groups.completions), reasoning, advantages)
 
     def reasoning_tokens(self, completion: Completion) -> int:
-        return reasoning_tokens(completion.token_ids, self.tokenizer.decode, self.stage.answer_marker)  # pyright: ignore[reportArgumentType]
+        return reasoning_tokens(completion.token_ids, self.tokenizer.decode, self.stage.reasoning_marker)  # pyright: ignore[reportArgumentType]
 
     def _texts(self, completions: Sequence[Completion]) -> list[str]:
         return self.tokenizer.batch_decode([c.token_ids for c in completions], skip_special_tokens=True)

@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
         ("error", pa.string()),  # kinds, with commas between
         ("advantage", pa.float64()),
         ("num_tokens", pa.int32()),
-        ("num_reasoning_tokens", pa.int32()),  # up to the stage's answer_marker; the rest are the answer
+        ("reasoning_tokens", pa.int32()),  # the rest are the answer
         ("finish_reason", pa.string()),
     ]
 )
@@ -64,7 +64,7 @@ def rollout_rows(
                 "error": ", ".join(judgement.errors) or None,
                 "advantage": advantage,
                 "num_tokens": len(completion.token_ids),
-                "num_reasoning_tokens": thought,
+                "reasoning_tokens": thought,
                 "finish_reason": completion.finish_reason,
             }
         )

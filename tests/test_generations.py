@@ -13,7 +13,7 @@ from fbt_rl.eval_commands import evaluate_file, result_lines
 from fbt_rl.evaluation import generations
 from fbt_rl.evaluation.field_map import Found, find, read_map, value_at
 from fbt_rl.evaluation.sides import compare_evaluations, comparison_text
-from fbt_rl.evaluation.table import SCHEMA, length_unit, split_at
+from fbt_rl.evaluation.table import SCHEMA, length_unit
 
 OPENAI = Path(__file__).parents[2] / "shared/data/model_outputs/gsm8k_openai_2021/example_model_solutions.jsonl"
 MAP = ["problem_id=id,answer=gold,completion=out"]
@@ -183,7 +183,6 @@ def test_lengths_and_endings(tmp_path):
     assert table["answer_tokens"].to_pylist() == [9, 9, 0]
     assert result["modes"]["theirs"]["truncated"] is None
     assert "truncated not known" in next(result_lines(result))
-    assert split_at("x \\boxed{1} and \\boxed{2}", None) == 16
 
 
 def test_code_is_judged_by_its_tests(tmp_path):

@@ -110,18 +110,18 @@ def test_the_guard_lowers_the_weight_also_across_a_resume(source, tmp_path, monk
 
 def test_only_reasoning_is_pressed_where_that_is_asked_for(source, tmp_path, untruncated):
     length = {"use": "linear", "max_length": 8, "weight": 0.5, "count": "reasoning"}
-    changes = {"steps": 1, "save_rollouts_every": 1, "prompts_per_step": 8, "answer_marker": "3"}
+    changes = {"steps": 1, "save_rollouts_every": 1, "prompts_per_step": 8, "reasoning_marker": "3"}
     folder, _ = run_rl(source, tmp_path, length=length, **changes)
     rows = rollouts(folder)
     for row in rows:
         if len(row["completion"]) == row["num_tokens"] - (row["num_tokens"] < 8):  # characters, and perhaps an end
-            marked = row["completion"].rfind("3") + 1
-            assert row["num_reasoning_tokens"] == (marked or row["num_tokens"])
+            marked = row["completion"].find("3") + 1
+            assert row["reasoning_tokens"] == (marked or row["num_tokens"])
         scores = dict(row["scores"])
         assert scores["rl_cases:odd_length"] == row["correct"]
-        assert scores["length"] == pytest.approx(-row["correct"] * 0.5 * row["num_reasoning_tokens"] / 8)
+        assert scores["length"] == pytest.approx(-row["correct"] * 0.5 * row["reasoning_tokens"] / 8)
         assert row["reward"] == pytest.approx(sum(scores.values()))
-    assert any(row["correct"] and row["num_reasoning_tokens"] < row["num_tokens"] for row in rows)
+    assert any(row["correct"] and row["reasoning_tokens"] < row["num_tokens"] for row in rows)
 
 
 # --- dynamic sampling ----------------------------------------------------------------------------

@@ -33,12 +33,13 @@ from fbt_rl.config import EvalStage, Mode
 from fbt_rl.config_file import ConfigError
 from fbt_rl.decoding import Completion, SamplingParams, decode
 from fbt_rl.evaluation.summary import summarise
-from fbt_rl.evaluation.table import SCHEMA, before_stop, modes_of, split_at
+from fbt_rl.evaluation.table import SCHEMA, before_stop, modes_of
 from fbt_rl.model import is_fbt, load_model
 from fbt_rl.tasks import content_hash, encode_prompt, load_problems, prompt_text
 from fbt_rl.tokenization import load_tokenizer
 from reward.base import Reward
 from reward.load import load_reward
+from reward.reasoning import reasoning_tokens
 
 _SHARD_SCHEMA = SCHEMA.append(pa.field("index", pa.int64()))  # the problem's place in the data
 _MAX_SAMPLES = 1 << 16  # a row's key is index * 65,536 + sample, so more samples keep the first ones
@@ -97,7 +98,7 @@ def evaluate_model(
     and resumed from, is then needed, and shared. ``reward`` judges (default: ``math``). A truncated
     answer is wrong. ``chat``: prompts go through the tokenizer's template, else in as they are.
     An answer ends before the first of the texts ``stop``; what was written after it does not count.
-    ``reasoning_marker``: as in :func:`fbt_rl.evaluation.table.split_at`. Raises ValueError when the
+    ``reasoning_marker``: as in :func:`reward.reasoning.answer_start`. Raises ValueError when the
     model lacks feedback for a mode or a prompt does not fit its context.
     """
     if not 1 <= samples <= _MAX_SAMPLES:
@@ -234,8 +235,7 @@ class _Answerer:
             answer=[problem["answer"] for problem in problems],
             problem_id=[problem["problem_id"] for problem in problems],
         )
-        heads = [text[: split_at(text, self.reasoning_marker)] for text in texts]
-        thoughts = self._count(heads)
+        thoughts = [reasoning_tokens(ids, self.tokenizer.decode, self.reasoning_marker) for ids in token_ids]  # pyright: ignore[reportArgumentType]
         kept = self._count(texts) if self.stop else [0] * len(texts)
         rows = []
         for place, (index, problem, completion, text, verdict) in enumerate(

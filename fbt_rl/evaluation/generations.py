@@ -21,9 +21,10 @@ from tqdm.auto import tqdm
 
 from fbt_rl.data_files import DataError, format_of, table_rows
 from fbt_rl.evaluation.field_map import SETTINGS, GenerationsMap, find, kind_of, value_at
-from fbt_rl.evaluation.table import LENGTH_UNIT, SCHEMA, before_stop, split_at
+from fbt_rl.evaluation.table import LENGTH_UNIT, SCHEMA, before_stop
 from reward.base import Reward
 from reward.extraction import extract_answer
+from reward.reasoning import answer_start
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def judge_file(
     """Judge the generations of ``path`` and write them to ``target``; the file is never held as a whole.
 
     ``num_tokens`` is what the map names, else ``count_tokens`` of the completions, else their characters (the
-    table's metadata says so). ``marker``: as in :func:`fbt_rl.evaluation.table.split_at`. Returns what was
+    table's metadata says so). ``marker``: as in :func:`reward.reasoning.answer_start`. Returns what was
     left out. Raises DataError where no row can be used, RewardError.
     """
     faults = Faults()
@@ -229,7 +230,7 @@ def _judged(
         **(of_code if columns.tests else {"answer": [sample["answer"] for sample in batch]}),
     )
     lengths = count_tokens(texts) if count_tokens else [len(text) for text in texts]
-    places = [split_at(text, marker) for text in texts]
+    places = [answer_start(text, marker) for text in texts]
     heads = [text[:place] for text, place in zip(texts, places, strict=True)]
     thoughts = count_tokens(heads) if count_tokens else places
     rows = []

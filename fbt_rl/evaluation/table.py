@@ -77,18 +77,6 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
 
 
-def split_at(text: str, marker: str | None) -> int:
-    """Where reasoning ends and the answer begins, in characters of ``text``.
-
-    After the first ``marker`` (such as ``</think>``), else where the final answer begins (the last ``\\boxed`` or
-    line ``####``); the whole text is reasoning where there is neither.
-    """
-    if marker and (place := text.find(marker)) >= 0:
-        return place + len(marker)
-    place = max(text.rfind("\\boxed"), text.rfind("\n####"))
-    return place if place >= 0 else len(text)
-
-
 @dataclass(frozen=True)
 class Rows:
     """The judged rows of one table; R rows, ``problem`` in 0..P-1 by first appearance."""
