@@ -32,18 +32,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fbt_rl.config import (
-    ArithmeticData,
-    JacobiScorer,
-    LengthConfig,
-    Mode,
-    OptimizerConfig,
-    ReplayScorer,
-    RewardConfig,
-    RLStage,
-    ScorerConfig,
-    SequentialScorer,
-)
+from fbt_rl.config import ArithmeticData, LengthConfig, Mode, OptimizerConfig, RewardConfig, RLStage
+from fbt_rl.config_rl import JacobiScorer, ReplayScorer, ScorerConfig, SequentialScorer
 
 SHORTEST, LONGEST, GROUP = 24, 64, 8
 ESTIMATORS: dict[str, ScorerConfig] = {

@@ -27,7 +27,7 @@ from fbt_rl.config_base import (
 )
 from fbt_rl.config_base import FileData as FileData
 from fbt_rl.config_base import HubData as HubData
-from fbt_rl.config_rl import GuardConfig, LimitsConfig
+from fbt_rl.config_rl import GuardConfig, JacobiScorer, LimitsConfig, ReplayScorer, ScorerConfig
 from fbt_rl.presets import LENGTHS
 
 # --- training ------------------------------------------------------------------------------------
@@ -184,30 +184,6 @@ class LengthConfig(Strict):
     @model_serializer(mode="wrap")
     def _without_the_unset(self, handler: Any) -> dict[str, Any]:
         return {name: value for name, value in handler(self).items() if value is not None}
-
-
-class ReplayScorer(Strict):
-    """One pass fused with the recorded states, then ``passes`` (METHOD: n) that re-fuse those of the one before."""
-
-    use: Literal["replay"] = "replay"
-    passes: Annotated[int, Field(ge=0, le=8)] = 1
-
-
-class JacobiScorer(Strict):
-    """``passes`` (METHOD: K) passes from plain completions; ``detach``: only the last one has a gradient."""
-
-    use: Literal["jacobi"] = "jacobi"
-    passes: Count = 4
-    detach: bool = False
-
-
-class SequentialScorer(Strict):
-    """As many passes as tokens: exact in value and gradient, and as slow as that sounds."""
-
-    use: Literal["sequential"] = "sequential"
-
-
-ScorerConfig = Annotated[ReplayScorer | JacobiScorer | SequentialScorer, Field(discriminator="use")]
 
 
 class RLStage(TrainingStage):

@@ -1,12 +1,36 @@
-"""Sections of an RL stage about what it watches over: accuracy, and the figures of METHOD 2.4. No torch here."""
+"""Sections of an RL stage: how it scores, and what it watches over (METHOD 2.2, 2.4, 2.5). No torch here."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
 from fbt_rl.config_base import Count, DataConfig, Fraction, Strict
+
+
+class ReplayScorer(Strict):
+    """One pass fused with the recorded states, then ``passes`` (METHOD: n) that re-fuse those of the one before."""
+
+    use: Literal["replay"] = "replay"
+    passes: Annotated[int, Field(ge=0, le=8)] = 1
+
+
+class JacobiScorer(Strict):
+    """``passes`` (METHOD: K) passes from plain completions; ``detach``: only the last one has a gradient."""
+
+    use: Literal["jacobi"] = "jacobi"
+    passes: Count = 4
+    detach: bool = False
+
+
+class SequentialScorer(Strict):
+    """As many passes as tokens: exact in value and gradient, and as slow as that sounds."""
+
+    use: Literal["sequential"] = "sequential"
+
+
+ScorerConfig = Annotated[ReplayScorer | JacobiScorer | SequentialScorer, Field(discriminator="use")]
 
 
 class GuardConfig(Strict):

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fbt_rl.config import JacobiScorer, Mode
+from fbt_rl.config import Mode
+from fbt_rl.config_rl import JacobiScorer
 from rl.scoring import scoring_inputs
 
 PASSES = 4

@@ -34,7 +34,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fbt_rl.config import Mode, ScorerConfig
+from fbt_rl.config import Mode
+from fbt_rl.config_rl import ScorerConfig
 
 _PARTS, _PART_ROWS = 4, 16  # a batch is scored in up to so many parts of at least so many rows
 

@@ -10,7 +10,8 @@ from rl_cases import rl_context, run_rl, save_source, timeless
 from safetensors.torch import load_file
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fbt_rl.config import ReplayScorer, RLStage
+from fbt_rl.config import RLStage
+from fbt_rl.config_rl import ReplayScorer
 from fbt_rl.decoding import SamplingParams, decode
 from fbt_rl.model import load_model
 from fbt_rl.tasks import encode_prompt, load_problems

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fbt_rl.config import JacobiScorer, ModelConfig, ReplayScorer, RLStage, SequentialScorer
+from fbt_rl.config import ModelConfig, RLStage
+from fbt_rl.config_rl import JacobiScorer, ReplayScorer, SequentialScorer
 from fbt_rl.model import FBTForCausalLM, from_model_config
 from rl.rollout import sample_rollouts, sampling_seed
 from rl.scoring import Scorer, scoring_inputs
