@@ -1,6 +1,7 @@
 """The report of a made-up run: complete, partial and hostile; well-formed, escaped, the same each time."""
 
 import base64
+import hashlib
 import json
 import re
 import struct
@@ -17,8 +18,10 @@ from fbt_rl.config_file import load_config, parse_config
 from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import of_mode
-from fbt_rl.report import ReportError, fenced, pairs_of, visible, write_report
+from fbt_rl.report import ReportError, pairs_of, write_report
+from fbt_rl.report_answers import all_answers
 from fbt_rl.report_figures import Chart
+from fbt_rl.report_text import fenced, visible
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -28,7 +31,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.ids, self.text = [], [], [], ""
+        self.open, self.tags, self.ids, self.text, self.scripts = [], [], [], "", []
         self.feed(text)
         self.close()
         assert not self.open
@@ -45,7 +48,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if not self.open or self.open[-1] != "style":
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif not self.open or self.open[-1] != "style":
             self.text += data
 
     def all(self, tag):
@@ -76,9 +81,6 @@ def report(run_dir):
 
 def test_page_is_well_formed_and_accessible(page):
     assert len(page.ids) == len(set(page.ids))
-    links = [link["href"] for link in page.all("a")]
-    assert len(links) >= 7
-    assert {link.removeprefix("#") for link in links} <= set(page.ids)
     assert page.all("html") == [{"lang": "en"}]
     assert len(page.all("h1")) == len(page.all("main")) == 1
     assert len(page.all("caption")) == len(page.all("table")) >= 6
@@ -87,14 +89,30 @@ def test_page_is_well_formed_and_accessible(page):
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
 
 
-def test_page_needs_nothing_from_outside_and_runs_nothing(run_dir, page):
-    assert not page.all("script")
+def test_links_lead_to_sections_and_files_of_the_run(run_dir, page):
+    links = [link["href"] for link in page.all("a")]
+    sections = {link.removeprefix("#") for link in links if link.startswith("#")}
+    assert len(sections) >= 7
+    assert sections <= set(page.ids)
+    files = {link for link in links if not link.startswith("#")}
+    assert all((run_dir / "report" / file).is_file() for file in files)
+    wanted = {"report.json", "report.md", "../config.yaml", "../run.json", "../stages/rl/rollouts.parquet"}
+    wanted |= {f"../stages/{name}/generations.parquet" for name in ("eval_before", "eval_after")}
+    wanted |= {"../stages/sft/metrics.jsonl", "figures/length_ratio.png", "figures/rl_scores_rl.png"}
+    assert wanted <= files
+
+
+def test_page_needs_nothing_from_outside_and_runs_only_its_own_script(run_dir, page):
+    assert page.all("script") == [{"type": "application/json", "id": "answer-data"}, {}]
+    [policy] = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
+    assert "default-src 'none'" in policy
+    allowed = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert re.findall(r"script-src ([^;]*)", policy) == [f"'sha256-{allowed}'"]
     assert not page.all("link")
     assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in page.all("img"))
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
     text = (run_dir / "report" / "index.html").read_text()
     assert not re.search(r"url\(|@import|https?://", text)
-    assert "default-src 'none'" in text
 
 
 def test_model_output_is_escaped_in_page_and_markdown(run_dir, page):
@@ -104,6 +122,40 @@ def test_model_output_is_escaped_in_page_and_markdown(run_dir, page):
     outside = re.sub(r"^(`{3,})text\n.*?^\1$", "", markdown, flags=re.DOTALL | re.MULTILINE)
     assert "script" not in outside
     assert outside.count("\n# ") == 0  # the one title opens the file
+
+
+def test_every_answer_is_on_the_page(run_dir, page):
+    data = json.loads(page.scripts[0])
+    words, problems = data["words"], data["problems"]
+    names = ["eval_before", "eval_after"]
+    tables = {name: pq.read_table(RunFolder(run_dir).stage(name).generations_path) for name in names}
+    expected = {
+        (name, row["problem_id"], row["prompt"], row["mode"], row["sample"], row["num_tokens"], row["finish_reason"])
+        for name, table in tables.items()
+        for row in table.to_pylist()
+    }
+    found = [
+        (words[row[0]], *problems[row[1]][:2], words[row[2]], row[3], row[6], words[row[5]]) for row in data["rows"]
+    ]
+    assert len(found) == len(expected) == 2400
+    assert set(found) == expected
+    assert visible(HOSTILE) in {row[7] for row in data["rows"]}
+    assert "<" not in page.scripts[0]
+    right = sum(table["correct"].to_pylist().count(True) for table in tables.values())
+    assert [words[row[4]] for row in data["rows"]].count("right") == right
+    first = [(words[row[2]], words[row[0]]) for row in data["rows"][:6]]  # one problem side by side
+    assert first == [(mode, name) for mode in ("standard", "soft", "fused") for name in names]
+
+
+def test_a_page_holds_so_many_answers(run_dir):
+    table = pq.read_table(RunFolder(run_dir).stage("eval_before").generations_path)
+    part = all_answers({"eval": table}, most=20_000)
+    assert part["all_problems"] == 400
+    assert part["answers"] == 3 * part["problems"] < 1200
+    data = json.loads(part["json"])
+    assert [problem[0] for problem in data["problems"]] == [f"arithmetic:{n}" for n in range(part["problems"])]
+    assert 10_000 < len(part["json"]) < 25_000
+    assert all_answers({"eval": table}, most=1)["problems"] == 1
 
 
 def test_visible_text():
@@ -162,7 +214,8 @@ def test_figures_are_png_files_and_svg_that_follow_the_theme(run_dir, report):
     files = {figure["file"] for figure in report["figures"]}
     assert files == {f"figures/{path.name}" for path in (run_dir / "report" / "figures").iterdir()}
     expected = ["overview", "accuracy", "length", "length_ratio", "loss_pretrain", "loss_extend", "loss_sft"]
-    expected += [f"length_distribution_{mode}" for mode in ("standard", "soft", "fused")]
+    kinds = ("length_distribution", "budgets", "length_pairs")
+    expected += [f"{kind}_{mode}" for kind in kinds for mode in ("standard", "soft", "fused")]
     expected += [f"rl_{name}_rl" for name in ("scores", "lengths", "mismatch", "drift", "payload", "norms")]
     assert files == {f"figures/{name}.png" for name in expected}
     for file in files:
@@ -284,7 +337,8 @@ def test_an_evaluation_alone(tmp_path):
     path = make_run(tmp_path / "run", config, problems=30)
     page = Page(write_report(path).read_text())
     assert "eval: model of model.path" in page.text
-    assert {path.name for path in (path / "report" / "figures").iterdir()} == {"accuracy.png", "length.png"}
+    names = {path.stem for path in (path / "report" / "figures").iterdir()}
+    assert names == {"accuracy", "length", "length_distribution_eval", "budgets_eval"}
 
 
 def judge_all(path, name, verdict):
