@@ -36,6 +36,7 @@ from fbt_rl.report_charts import (
 )
 from fbt_rl.report_examples import examples, rollouts
 from fbt_rl.report_figures import Chart
+from fbt_rl.report_reference import beside_published
 from fbt_rl.report_text import page_script, render
 
 
@@ -43,8 +44,11 @@ class ReportError(ValueError):
     """The folder holds no run to report on."""
 
 
-def write_report(run_dir: str | Path) -> Path:
-    """Write the report of a run and return the path of its page. Raises :class:`ReportError`."""
+def write_report(run_dir: str | Path, reference: str | None = None) -> Path:
+    """Write the report of a run and return the path of its page. Raises :class:`ReportError`.
+
+    ``reference``: "paper" for its published numbers beside the run's; default: what the config says.
+    """
     run = RunFolder(Path(run_dir))
     if not run.config_path.is_file():
         raise ReportError(f"{run.path} is not a run folder: it holds no config.yaml")
@@ -56,6 +60,8 @@ def write_report(run_dir: str | Path) -> Path:
     }
     pairs = pairs_of(config)
     report = collect(run, config, tables, pairs)
+    if reference or config.reference:
+        report["reference"] = beside_published(config, tables)
     charts = _charts(run, config, tables, pairs, report)
     all_charts = [chart for group in charts.values() for chart in group]
     report["figures"] = [{"file": f"figures/{chart.name}.png", "caption": chart.caption} for chart in all_charts]
@@ -67,6 +73,7 @@ def write_report(run_dir: str | Path) -> Path:
     for chart in all_charts:
         (folder / "figures" / f"{chart.name}.png").write_bytes(chart.png)
     view = {
+        "reference": None,
         **report,
         "pairs": pairs,
         "charts": charts,
