@@ -19,22 +19,15 @@ SECONDS = 60  # to wait for an answer
 class Browser:
     """One page of a browser without network. A context manager; raises RuntimeError when a script throws."""
 
-    def __init__(self, *, width: int = 1280, height: int = 900, dark: bool = False, javascript: bool = True):
+    def __init__(self):
         assert CHROMIUM is not None
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         (commands, self.write), (self.read, answers) = os.pipe(), os.pipe()
         far = [fcntl.fcntl(end, fcntl.F_DUPFD, 100) for end in (commands, answers)]  # clear of 3 and 4
-        flags = [
-            "headless=new",
-            "no-sandbox",
-            "remote-debugging-pipe",
-            "no-first-run",
-            "disable-gpu",
-            "hide-scrollbars",
-        ]
-        flags += [f"user-data-dir={self.profile.name}", "disable-dev-shm-usage", f"window-size={width},{height}"]
+        flags = ["headless=new", "remote-debugging-pipe", f"user-data-dir={self.profile.name}", "no-sandbox"]
+        flags += ["no-first-run", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars"]
         self.process = subprocess.Popen(
-            [CHROMIUM, *(f"--{flag}" for flag in flags), "about:blank"],
+            [CHROMIUM, *(f"--{flag}" for flag in flags)],
             pass_fds=(3, 4),
             preexec_fn=lambda: [os.dup2(end, number) for end, number in zip(far, (3, 4), strict=True)],
             stdout=subprocess.DEVNULL,
@@ -43,17 +36,25 @@ class Browser:
         for end in (commands, answers, *far):
             os.close(end)
         self.buffer, self.count, self.session = b"", 0, None
-        [target] = [one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page"]
-        self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        self.complaints: list[str] = []  # of the page, in the browser's log
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Page.enable")
         self.call("Network.enable")
         self.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Emulation.setScriptExecutionDisabled", value=not javascript)
+        self.call("Log.enable")
+        self.look()
+
+    def look(
+        self, *, width: int = 1280, height: int = 900, dark: bool = False, still: bool = False, scripts: bool = True
+    ) -> None:
+        """How the reader has set up the browser; ``still``: with reduced motion."""
+        phone = width < 600
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        media = {"color-scheme": "dark" if dark else "light", "reduced-motion": "reduce" if still else "no-preference"}
+        features = [{"name": f"prefers-{name}", "value": value} for name, value in media.items()]
+        self.call("Emulation.setEmulatedMedia", features=features)
+        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
 
     def __enter__(self) -> "Browser":
         return self
@@ -106,6 +107,8 @@ class Browser:
             while b"\0" in self.buffer:
                 message, self.buffer = self.buffer.split(b"\0", 1)
                 found = json.loads(message)
+                if found.get("method") == "Log.entryAdded":
+                    self.complaints.append(found["params"]["entry"]["text"])
                 if wanted(found):
                     return found
             if not select.select([self.read], [], [], max(0, end - time.monotonic()))[0]:
