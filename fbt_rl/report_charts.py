@@ -111,7 +111,7 @@ def detail_charts(
                 lambda axes: figures.paint_distribution(axes, lengths, f"Lengths of right answers, {what}"),
             )
         )
-    curves = {label: summary["budgets"] for label, summary in summaries.items() if summary["budgets"]}
+    curves = {label: summary["budgets"] for label, summary in summaries.items() if any(summary["budgets"].values())}
     if curves:
         charts.append(
             figures.draw(

@@ -265,7 +265,7 @@ def paint_pairs(axes: Axes, before: np.ndarray, after: np.ndarray, title: str) -
         step = np.ptp(np.log(points)) / 60
         points = np.exp(np.round(np.log(points) / step) * step)
     points, counts = np.unique(points, axis=1, return_counts=True)
-    axes.scatter(*points, s=10 + 90 * counts / counts.max(), color=AFTER, alpha=0.45, linewidths=0)
+    axes.scatter(*points, s=12 + 90 * (counts - 1) / max(1, counts.max() - 1), color=AFTER, alpha=0.45, linewidths=0)
     ends = [0.9 * points.min(), 1.1 * points.max()]
     axes.plot(ends, ends, color=INK, linewidth=1.2)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)

@@ -72,7 +72,7 @@ def _shares(table: pa.Table, k: int) -> dict[str, Any]:
     by_mode = {mode: Rows.of(of_mode(table, mode)) for mode in modes_of(table)}
     by_mode = {mode: rows for mode, rows in by_mode.items() if rows.ids}
     counts = {mode: np.bincount(rows.problem) for mode, rows in by_mode.items()}
-    if any(of_mode.min() < k for of_mode in counts.values()):
+    if any(samples.min() < k for samples in counts.values()):
         k = 1
     shares = {
         mode: pass_at_k(np.bincount(rows.problem, weights=rows.correct).astype(int), counts[mode], k)

@@ -22,7 +22,8 @@ from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import of_mode
 from fbt_rl.report import ReportError, pairs_of, write_report
 from fbt_rl.report_answers import all_answers
-from fbt_rl.report_figures import Chart
+from fbt_rl.report_charts import detail_charts, paired_lengths
+from fbt_rl.report_figures import Chart, paint_pairs
 from fbt_rl.report_reference import beside_published
 from fbt_rl.report_text import fenced, visible
 
@@ -510,6 +511,35 @@ def test_levels_have_a_chart(tmp_path):
         f"Accuracy by level, {mode}" for mode in ("soft", "standard", "fused")
     ]
     assert all("before 1" in alt and "after 3" in alt for alt in alts if "by level" in alt)
+
+
+@pytest.mark.usefixtures("no_painting")
+def test_only_what_there_is_data_for_is_drawn():
+    nothing = {"budgets": {"8": 0.0, "16": 0.0}}
+    some = {"budgets": {"8": 0.2, "16": 0.45, "32": 0.5}}
+    lengths = {"before": np.array([]), "after": np.array([])}
+    assert detail_charts("soft", "soft", lengths, {"before": nothing, "after": {"budgets": {}}}) == []
+    [chart] = detail_charts("soft", "soft", lengths, {"before": nothing, "after": some})
+    assert chart.name == "budgets_soft"
+    assert chart.alt.endswith("soft; after reaches nine tenths of 50.0% at 16 tokens.")
+
+
+def test_lengths_are_paired_on_problems_that_both_sides_solve():
+    def side(ids, correct, lengths):
+        count = len(ids)
+        columns = {"problem_id": ids, "mode": ["soft"] * count, "answer": ["1"] * count, "num_tokens": lengths}
+        return pa.table({**columns, "correct": correct, "finish_reason": ["stop"] * count})
+
+    before = side(["a", "b", "b", "c", "d"], [True, True, True, False, True], [10, 20, 40, 50, 60])
+    after = side(["d", "c", "b", "e"], [True, True, True, True], [6, 5, 3, 2])
+    assert [lengths.tolist() for lengths in paired_lengths(before, after)] == [[30, 60], [3, 6]]
+
+
+def test_many_pairs_of_lengths_stay_a_small_file():
+    rng = np.random.default_rng(0)
+    before = np.exp(rng.normal(6, 0.7, 20_000))
+    chart = report_figures.draw("pairs", "", "", lambda axes: paint_pairs(axes, before, 0.7 * before, "Pairs"))
+    assert len(chart.svg) < 100_000
 
 
 def test_not_a_run_folder(tmp_path):
