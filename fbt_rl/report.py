@@ -288,15 +288,16 @@ def _charts(
         if entries := _entries_of(pair, report["comparisons"]):
             names = {side: pair[side] for side in ("before", "after")}
             paired |= set(names.values())
-            of_sides = [{side: values[name] for side, name in names.items()} for values in (summaries, lengths)]
+            by_side = {side: summaries[name] for side, name in names.items()}
+            lengths_by_side = {side: lengths[name] for side, name in names.items()}
             if not charts:
                 [headline] = _headlines(entries)
-                charts["the overview"] = [overview_chart(entries, *of_sides, headline["mode"])]
+                charts["the overview"] = [overview_chart(entries, by_side, lengths_by_side, headline["mode"])]
             key, end = " ".join(names.values()), f"_{pair['after']}" if len(pairs) > 1 else ""
-            charts[key] = comparison_charts(end, entries, *of_sides)
+            charts[key] = comparison_charts(end, entries, by_side, lengths_by_side)
             for mode in [entry["mode"] for entry in entries]:
                 sides = {side: tables[name] for side, name in names.items()}
-                charts[f"{key} {mode}"] = mode_charts(mode, end, sides, of_sides[0])
+                charts[f"{key} {mode}"] = mode_charts(mode, end, sides, by_side)
     if tables and not charts:
         charts["all evaluations"] = evaluation_charts(summaries, lengths)
     for name in [name for name in tables if name not in paired]:

@@ -249,8 +249,8 @@ def paint_budgets(axes: Axes, curves: Mapping[str, Mapping[str, float]], title: 
         budgets, shares = [int(budget) for budget in curve], [100 * share for share in curve.values()]
         if budgets[-1] < longest:  # beyond the longest answer nothing changes
             budgets, shares = [*budgets, longest], [*shares, shares[-1]]
-        style = {"color": SIDES[index], "marker": MARKERS[index], "linestyle": ("-", "--")[index == 0]}
-        axes.plot(budgets, shares, label=label, markersize=3.5, **style)
+        style: dict[str, Any] = {"color": SIDES[index], "marker": MARKERS[index], "markersize": 3.5}
+        axes.plot(budgets, shares, label=label, linestyle=("-", "--")[index == 0], **style)
     axes.set_xscale("log")
     _plain_ticks(axes.xaxis)
     axes.set_ylim(bottom=0)

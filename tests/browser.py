@@ -14,6 +14,9 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SECONDS = 60  # to wait for an answer
+# Milliseconds from the start of navigation until a report's answers can be searched, once they can.
+USABLE = """new Promise((done) => new PerformanceObserver((list) => done(list.getEntries()[0].startTime))
+  .observe({ type: "mark", buffered: true }))"""
 
 
 class Browser:
