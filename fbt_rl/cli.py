@@ -173,11 +173,16 @@ def generate(
 
 
 @app.command()
-def report(run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]) -> None:
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    reference: Annotated[
+        Literal["paper"] | None, typer.Option(help="Published numbers to lay beside the run's; default: of its config.")
+    ] = None,
+) -> None:
     """Write the report of a run's finished stages."""
     from fbt_rl.report import write_report
 
-    typer.echo(write_report(run_dir))
+    typer.echo(write_report(run_dir, reference))
 
 
 @app.command()

@@ -344,6 +344,7 @@ class RunConfig(Strict):
     trackers: list[Literal["wandb", "trackio", "mlflow"]] = []  # beside TensorBoard and metrics.jsonl
     resources: ResourcesConfig = ResourcesConfig()
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
+    reference: Literal["paper"] | None = None  # published numbers that the report lays beside the run's
     stages: Annotated[dict[str, StageConfig], Field(min_length=1)]
 
     @model_validator(mode="after")

@@ -2,19 +2,16 @@
 
 A pure function of the run folder: writing it again gives the same bytes. It works on a partial run and
 says what is missing. Whatever a model wrote is untrusted: it is escaped, its control characters are made
-visible, and the page allows no script and no network.
+visible, and the page allows no network and no script but its own.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,27 +23,32 @@ from fbt_rl.evaluation.arms import difference_in_differences
 from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import modes_of, of_mode
+from fbt_rl.report_answers import all_answers
 from fbt_rl.report_charts import (
     comparison_charts,
     correct_lengths,
+    detail_charts,
     evaluation_charts,
     loss_charts,
+    mode_charts,
     overview_chart,
     rl_charts,
 )
 from fbt_rl.report_examples import examples, rollouts
 from fbt_rl.report_figures import Chart
-
-TEMPLATES = Path(__file__).parent / "report_templates"
-SHOWN_CHARACTERS = 4000  # of one completion
+from fbt_rl.report_reference import beside_published
+from fbt_rl.report_text import page_script, render
 
 
 class ReportError(ValueError):
     """The folder holds no run to report on."""
 
 
-def write_report(run_dir: str | Path) -> Path:
-    """Write the report of a run and return the path of its page. Raises :class:`ReportError`."""
+def write_report(run_dir: str | Path, reference: str | None = None) -> Path:
+    """Write the report of a run and return the path of its page. Raises :class:`ReportError`.
+
+    ``reference``: "paper" for its published numbers beside the run's; default: what the config says.
+    """
     run = RunFolder(Path(run_dir))
     if not run.config_path.is_file():
         raise ReportError(f"{run.path} is not a run folder: it holds no config.yaml")
@@ -58,6 +60,8 @@ def write_report(run_dir: str | Path) -> Path:
     }
     pairs = pairs_of(config)
     report = collect(run, config, tables, pairs)
+    if reference or config.reference:
+        report["reference"] = beside_published(config, tables)
     charts = _charts(run, config, tables, pairs, report)
     all_charts = [chart for group in charts.values() for chart in group]
     report["figures"] = [{"file": f"figures/{chart.name}.png", "caption": chart.caption} for chart in all_charts]
@@ -69,18 +73,22 @@ def write_report(run_dir: str | Path) -> Path:
     for chart in all_charts:
         (folder / "figures" / f"{chart.name}.png").write_bytes(chart.png)
     view = {
+        "reference": None,
         **report,
         "pairs": pairs,
         "charts": charts,
         "loss_charts": [chart for name in config.stages if name not in report["rl"] for chart in charts.get(name, [])],
         "headlines": _headlines(report["comparisons"]),
         "examples": examples(tables, pairs),
+        "answers": all_answers(tables),
+        "files": {name: _files(run.stage(name).path) for name in config.stages},
         "rollouts": {name: rollouts(run.stage(name).rollouts_path) for name in report["rl"]},
         "run_facts": _run_facts(report["run"]),
         "config_text": dump_config(config),
+        **page_script(),
     }
-    write_text(folder / "report.md", _environment(False).get_template("report.md.j2").render(view))
-    write_text(folder / "index.html", _environment(True).get_template("index.html.j2").render(view))
+    write_text(folder / "report.md", render("report.md.j2", view))
+    write_text(folder / "index.html", render("index.html.j2", view))
     write_json(folder / "report.json", report)
     return folder / "index.html"
 
@@ -268,24 +276,32 @@ def _charts(
     pairs: list[dict[str, str]],
     report: dict[str, Any],
 ) -> dict[str, list[Chart]]:
-    """Charts by what they belong to: a pair ("before after"), a training stage, or, where nothing is paired,
-    "all evaluations". "the overview" is of the first pair, for files that have room for one picture.
+    """Charts by what they belong to: a pair ("before after"), a mode of one ("before after mode"), an evaluation that
+    is not paired, a training stage, or, where nothing is paired, "all evaluations". "the overview" is of the first
+    pair, for files that have room for one picture.
     """
     charts: dict[str, list[Chart]] = {}
+    summaries = {name: report["evaluations"][name]["modes"] for name in tables}
+    lengths = {name: correct_lengths(table) for name, table in tables.items()}
+    paired = set()
     for pair in pairs:
         if entries := _entries_of(pair, report["comparisons"]):
-            summaries = {side: report["evaluations"][pair[side]]["modes"] for side in ("before", "after")}
-            lengths = {side: correct_lengths(tables[pair[side]]) for side in ("before", "after")}
+            names = {side: pair[side] for side in ("before", "after")}
+            paired |= set(names.values())
+            by_side = {side: summaries[name] for side, name in names.items()}
+            lengths_by_side = {side: lengths[name] for side, name in names.items()}
             if not charts:
                 [headline] = _headlines(entries)
-                charts["the overview"] = [overview_chart(entries, summaries, lengths, headline["mode"])]
-            end = f"_{pair['after']}" if len(pairs) > 1 else ""
-            charts[f"{pair['before']} {pair['after']}"] = comparison_charts(end, entries, summaries, lengths)
+                charts["the overview"] = [overview_chart(entries, by_side, lengths_by_side, headline["mode"])]
+            key, end = " ".join(names.values()), f"_{pair['after']}" if len(pairs) > 1 else ""
+            charts[key] = comparison_charts(end, entries, by_side, lengths_by_side)
+            for mode in [entry["mode"] for entry in entries]:
+                sides = {side: tables[name] for side, name in names.items()}
+                charts[f"{key} {mode}"] = mode_charts(mode, end, sides, by_side)
     if tables and not charts:
-        charts["all evaluations"] = evaluation_charts(
-            {name: report["evaluations"][name]["modes"] for name in tables},
-            {name: correct_lengths(table) for name, table in tables.items()},
-        )
+        charts["all evaluations"] = evaluation_charts(summaries, lengths)
+    for name in [name for name in tables if name not in paired]:
+        charts[name] = detail_charts(name, name, lengths[name], summaries[name])
     for name in config.stages:
         rows = run.stage(name).read_metrics()
         if rows:
@@ -326,6 +342,12 @@ def _headline(entry: dict[str, Any]) -> str:
     return f"After {entry['arm']}, {entry['mode']} mode: {tokens}; {accuracy}"
 
 
+def _files(stage: Path) -> list[str]:
+    """Names of the files of a stage that a reader may want, as far as they are there."""
+    names = ("stage.json", "metrics.jsonl", "rollouts.parquet", "generations.parquet", "result.json")
+    return [name for name in names if (stage / name).is_file()]
+
+
 def _run_facts(state: dict[str, Any]) -> list[tuple[str, str]]:
     """run.json in short lines; what it says of single stages is left to the stage table."""
 
@@ -335,47 +357,3 @@ def _run_facts(state: dict[str, Any]) -> list[tuple[str, str]]:
         return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
     return [(key, line(value)) for key, value in state.items() if key != "stages" and value is not None]
-
-
-def visible(text: str | None) -> str:
-    """Untrusted text with control and direction-changing characters spelled out, cut to a readable length."""
-    text = text or ""
-    shown = "".join(
-        char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Cn") else f"⟨U+{ord(char):04X}⟩"
-        for char in text[:SHOWN_CHARACTERS]
-    )
-    return shown + (f" … ({len(text) - SHOWN_CHARACTERS:,} more characters)" if len(text) > SHOWN_CHARACTERS else "")
-
-
-def fenced(text: str | None) -> str:
-    """Untrusted text as a Markdown code block that it cannot close."""
-    text = visible(text)
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{fence}text\n{text}\n{fence}"
-
-
-def _environment(html: bool) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=html,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    known = {
-        "percent": lambda share: f"{100 * share:.1f}%",
-        "points": lambda share: f"{100 * share:+.1f}".replace("-", "−"),
-        "p": lambda value: "< 0.001" if value < 0.001 else f"{value:.3f}",
-        "whole": lambda value: f"{value:,.0f}",
-        "one": lambda value: f"{value:,.1f}",
-        "two": lambda value: f"{value:.2f}",
-        "three": lambda value: f"{value:.3f}",
-        "plain": lambda value: f"{value:,g}" if isinstance(value, float) else f"{value:,}",
-        "minutes": lambda value: f"{int(value) // 60}:{int(value) % 60:02d}",
-        "tiny": lambda value: f"{value:.1e}",
-    }
-    for name, form in known.items():
-        environment.filters[name] = lambda value, form=form: "–" if value is None else form(value)
-    environment.filters |= {"visible": visible, "fenced": fenced}
-    return environment

@@ -3,74 +3,150 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from fbt_rl import report_figures as figures
-from fbt_rl.evaluation.table import modes_of
+from fbt_rl.evaluation.table import Rows as Samples
+from fbt_rl.evaluation.table import modes_of, of_mode
 from fbt_rl.report_figures import Chart, Rows, Series
 
 Lengths = Mapping[str, Mapping[str, np.ndarray]]  # label -> mode -> lengths of the right answers
 
 
 def comparison_charts(end: str, comparisons: Rows, summaries: Series, lengths: Lengths) -> list[Chart]:
-    """Before against after; ``end`` is added to the file names."""
-    modes = [entry["mode"] for entry in comparisons]
-    ratios = "; ".join(
+    """Before against after in every mode; ``end`` is added to the file names."""
+    charts = evaluation_charts(summaries, lengths, end)
+    ratios = [
         f"{e['mode']} {e['paired_length_ratio']:.2f}" for e in comparisons if e["paired_length_ratio"] is not None
-    )
-    return [
-        *evaluation_charts(summaries, lengths, end),
-        figures.draw(
-            f"length_ratio{end}",
-            "Tokens spent after RL for every token before, on the problems that both sides solve; bar: 95% interval "
-            "of a bootstrap over problems. The only one of these charts that compares lengths like with like.",
-            f"Paired length ratio by mode: {ratios or 'not available'}.",
-            lambda axes: figures.paint_ratios(axes, comparisons),
-        ),
-        *(_distribution(mode, {label: by_mode[mode] for label, by_mode in lengths.items()}, end) for mode in modes),
     ]
+    if ratios:
+        charts.append(
+            figures.draw(
+                f"length_ratio{end}",
+                "Tokens spent after RL for every token before, on the problems that both sides solve; bar: 95% "
+                "interval of a bootstrap over problems. The only one of these charts that compares lengths like with "
+                "like.",
+                f"Paired length ratio by mode: {'; '.join(ratios)}.",
+                lambda axes: figures.paint_ratios(axes, comparisons),
+            )
+        )
+    return charts
 
 
-def _distribution(mode: str, lengths: Mapping[str, np.ndarray], end: str) -> Chart:
-    return figures.draw(
-        f"length_distribution_{mode}{end}",
-        f"How long right answers in {mode} mode are, before (dashed) and after.",
-        f"Histograms of the lengths of right answers in {mode} mode, before and after.",
-        lambda axes: figures.paint_distribution(axes, lengths, f"Lengths of right answers, {mode}"),
-    )
+def mode_charts(mode: str, end: str, sides: Mapping[str, pa.Table], summaries: Series) -> list[Chart]:
+    """One mode before and after, which are the labels of ``sides`` and ``summaries``."""
+    tables = [of_mode(table, mode) for table in sides.values()]
+    lengths = {label: correct_lengths(table)[mode] for label, table in zip(sides, tables, strict=True)}
+    charts = detail_charts(f"{mode}{end}", mode, lengths, {label: of[mode] for label, of in summaries.items()})
+    before, after = paired_lengths(*tables)
+    if len(before):
+        shares = ", ".join(
+            f"{100 * np.mean(part):.0f}% {word}"
+            for part, word in ((after < before, "shorter"), (after == before, "as long"), (after > before, "longer"))
+        )
+        charts.append(
+            figures.draw(
+                f"length_pairs_{mode}{end}",
+                f"The {len(before):,} problems solved both times in {mode} mode, each at its length before and after: "
+                f"{shares} after RL. Below the line is shorter; a larger mark stands for more problems.",
+                f"Scatter of the lengths of problems solved both times in {mode} mode: {shares} after RL.",
+                lambda axes: figures.paint_pairs(axes, before, after, f"Problems solved both times, {mode}"),
+            )
+        )
+    return charts
 
 
 def evaluation_charts(summaries: Series, lengths: Lengths, end: str = "") -> list[Chart]:
     """Accuracy and length of each evaluation in each mode."""
-    shares = "; ".join(
+    shares = [
         f"{label} {mode} {100 * s['accuracy']:.1f}%"
         for label, of in summaries.items()
         for mode, s in of.items()
         if s["accuracy"] is not None
-    )
-    medians = "; ".join(
+    ]
+    medians = [
         f"{label} {mode} {np.median(values):g}"
         for label, of in lengths.items()
         for mode, values in of.items()
         if len(values)
-    )
-    return [
-        figures.draw(
-            f"accuracy{end}",
-            "Share of right answers in each mode, with 95% Wilson intervals.",
-            f"Accuracy: {shares or 'not available'}.",
-            lambda axes: figures.paint_accuracy(axes, summaries),
-        ),
-        figures.draw(
-            f"length{end}",
-            "Median length over right answers and the middle half of them. Two medians are over different problems "
-            "where different problems are solved.",
-            f"Median tokens of right answers: {medians or 'none is right'}.",
-            lambda axes: figures.paint_lengths(axes, lengths),
-        ),
     ]
+    charts = []
+    if shares:
+        charts.append(
+            figures.draw(
+                f"accuracy{end}",
+                "Share of right answers in each mode, with 95% Wilson intervals.",
+                f"Accuracy: {'; '.join(shares)}.",
+                lambda axes: figures.paint_accuracy(axes, summaries),
+            )
+        )
+    if medians:
+        charts.append(
+            figures.draw(
+                f"length{end}",
+                "Median length over right answers and the middle half of them. Two medians are over different problems "
+                "where different problems are solved.",
+                f"Median tokens of right answers: {'; '.join(medians)}.",
+                lambda axes: figures.paint_lengths(axes, lengths),
+            )
+        )
+    return charts
+
+
+def detail_charts(
+    end: str, what: str, lengths: Mapping[str, np.ndarray], summaries: Mapping[str, Mapping[str, Any]]
+) -> list[Chart]:
+    """Lengths, accuracy at budgets and accuracy by level of ``what``; the labels are sides or modes."""
+    charts = []
+    if any(len(values) for values in lengths.values()):
+        medians = "; ".join(f"{label} {np.median(values):g}" for label, values in lengths.items() if len(values))
+        charts.append(
+            figures.draw(
+                f"length_distribution_{end}",
+                f"How long right answers are, {what}: {' (dashed), '.join(lengths)}.",
+                f"Histograms of the lengths of right answers, {what}; medians: {medians}.",
+                lambda axes: figures.paint_distribution(axes, lengths, f"Lengths of right answers, {what}"),
+            )
+        )
+    curves = {label: summary["budgets"] for label, summary in summaries.items() if any(summary["budgets"].values())}
+    if curves:
+        charts.append(
+            figures.draw(
+                f"budgets_{end}",
+                f"Share of right answers, {what}, were every answer cut at so many tokens: a cut answer is wrong.",
+                f"Accuracy against the token budget, {what}; {_steepest(curves)}.",
+                lambda axes: figures.paint_budgets(axes, curves, f"Accuracy at a budget, {what}"),
+            )
+        )
+    levels = {label: summary["level"] for label, summary in summaries.items() if "level" in summary}
+    if levels:
+        shares = "; ".join(
+            f"{label} {level} {100 * s['accuracy']:.0f}%"
+            for label, of in levels.items()
+            for level, s in of.items()
+            if s["accuracy"] is not None
+        )
+        charts.append(
+            figures.draw(
+                f"levels_{end}",
+                f"Share of right answers by level, {what}, with 95% Wilson intervals.",
+                f"Accuracy by level, {what}: {shares}.",
+                lambda axes: figures.paint_accuracy(axes, levels, f"Accuracy by level, {what}"),
+            )
+        )
+    return charts
+
+
+def _steepest(curves: Mapping[str, Mapping[str, float]]) -> str:
+    """The least budget of each curve that gives nine tenths of its accuracy."""
+    return "; ".join(
+        f"{label} reaches nine tenths of {100 * max(curve.values()):.1f}% at "
+        f"{next(budget for budget, share in curve.items() if share >= 0.9 * max(curve.values()))} tokens"
+        for label, curve in curves.items()
+    )
 
 
 def loss_charts(stage: str, rows: Rows) -> list[Chart]:
@@ -158,3 +234,13 @@ def correct_lengths(table: pa.Table) -> dict[str, np.ndarray]:
     modes = np.asarray(table["mode"].to_pylist(), dtype=object)
     correct = table["correct"].fill_null(False).to_numpy()
     return {mode: lengths[(modes == mode) & correct] for mode in modes_of(table)}
+
+
+def paired_lengths(before: pa.Table, after: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Mean length over the right samples of each problem that both sides solve; tables of one mode."""
+    old, new = Samples.of(before), Samples.of(after)
+    there = set(new.ids)
+    common = [name for name in old.ids if name in there]
+    lengths = [side.restricted(common).solved_lengths() for side in (old, new)]
+    both = np.isfinite(lengths).all(axis=0)
+    return lengths[0][both], lengths[1][both]

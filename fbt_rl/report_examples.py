@@ -69,7 +69,7 @@ def _side_by_side(sides: dict[str, pa.Table], mode: str) -> list[dict[str, Any]]
     return [
         {
             "why": f"{why} ({mode})",
-            "paired": paired,
+            "columns": len(sides) if paired else len(known[name]),
             "prompt": next(iter(known[name].values()))["prompt"],
             "answer": next(iter(known[name].values()))["answer"],
             "cells": [
@@ -82,16 +82,23 @@ def _side_by_side(sides: dict[str, pa.Table], mode: str) -> list[dict[str, Any]]
 
 
 def _order(key: tuple[str, str], sides: dict[str, pa.Table]) -> tuple[int, int]:
-    return get_args(Mode).index(key[0]), list(sides).index(key[1])
+    return mode_order(key[0]), list(sides).index(key[1])
+
+
+def mode_order(mode: str) -> int:
+    """The place of a decoding mode among all."""
+    return get_args(Mode).index(mode)
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """What became of an answer, in a word or two."""
+    if row["finish_reason"] == "length":
+        return "cut off"
+    return {True: "right", False: "wrong", None: "not judged"}[row["correct"]]
 
 
 def _cell(row: dict[str, Any]) -> dict[str, Any]:
-    verdict = {True: "right", False: "wrong", None: "not judged"}[row["correct"]]
-    return {
-        "text": row["completion"],
-        "tokens": row["num_tokens"],
-        "verdict": "cut off" if row["finish_reason"] == "length" else verdict,
-    }
+    return {"text": row["completion"], "tokens": row["num_tokens"], "verdict": verdict(row)}
 
 
 def rollouts(path: Path) -> list[dict[str, Any]]:

@@ -14,8 +14,9 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 Rows = Sequence[Mapping[str, Any]]  # lines of metrics.jsonl
 Series = Mapping[str, Mapping[str, Any]]  # label -> mode -> values
@@ -178,8 +179,8 @@ def paint_norms(axes: Axes, rows: Rows) -> None:
 # --- before and after ----------------------------------------------------------------------------
 
 
-def paint_accuracy(axes: Axes, summaries: Series) -> None:
-    """Accuracy and its interval; ``summaries[label][mode]`` as of ``compare.summarise``."""
+def paint_accuracy(axes: Axes, summaries: Series, title: str = "Accuracy") -> None:
+    """Accuracy and its interval; ``summaries[label][mode or level]`` as of ``summary.summarise``."""
 
     def point(summary: Mapping[str, Any]) -> tuple[float, float, float]:
         return 100 * summary["accuracy"], 100 * summary["accuracy_ci"][0], 100 * summary["accuracy_ci"][1]
@@ -189,7 +190,7 @@ def paint_accuracy(axes: Axes, summaries: Series) -> None:
         for label, of in summaries.items()
     }
     _by_mode(axes, judged, "{:.1f}")
-    _finish(axes, "Accuracy", "% right, 95% interval", step_axis=False)
+    _finish(axes, title, "% right, 95% interval", step_axis=False)
 
 
 def paint_lengths(axes: Axes, lengths: Series) -> None:
@@ -241,6 +242,39 @@ def paint_distribution(axes: Axes, lengths: Mapping[str, np.ndarray], title: str
     axes.set_xlabel("tokens")
 
 
+def paint_budgets(axes: Axes, curves: Mapping[str, Mapping[str, float]], title: str) -> None:
+    """Accuracy were answers cut at so many tokens; ``curves[label][budget]``."""
+    longest = max(int(budget) for curve in curves.values() for budget in curve)
+    for index, (label, curve) in enumerate(curves.items()):
+        budgets, shares = [int(budget) for budget in curve], [100 * share for share in curve.values()]
+        if budgets[-1] < longest:  # beyond the longest answer nothing changes
+            budgets, shares = [*budgets, longest], [*shares, shares[-1]]
+        style: dict[str, Any] = {"color": SIDES[index], "marker": MARKERS[index], "markersize": 3.5}
+        axes.plot(budgets, shares, label=label, linestyle=("-", "--")[index == 0], **style)
+    axes.set_xscale("log")
+    _plain_ticks(axes.xaxis)
+    axes.set_ylim(bottom=0)
+    _finish(axes, title, "% right", step_axis=False)
+    axes.set_xlabel("tokens allowed")
+
+
+def paint_pairs(axes: Axes, before: np.ndarray, after: np.ndarray, title: str) -> None:
+    """Lengths of problems solved both times, those that fall on one mark drawn once and larger."""
+    points = np.stack([before, after])
+    if np.unique(points, axis=1).shape[1] > 500:  # a grid in the logarithm keeps the file small
+        step = np.ptp(np.log(points)) / 60
+        points = np.exp(np.round(np.log(points) / step) * step)
+    points, counts = np.unique(points, axis=1, return_counts=True)
+    axes.scatter(*points, s=12 + 90 * (counts - 1) / max(1, counts.max() - 1), color=AFTER, alpha=0.45, linewidths=0)
+    ends = [0.9 * points.min(), 1.1 * points.max()]
+    axes.plot(ends, ends, color=INK, linewidth=1.2)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis)
+    _finish(axes, title, "tokens after", legend=False, step_axis=False)
+    axes.set_xlabel("tokens before")
+
+
 # --- shared --------------------------------------------------------------------------------------
 
 
@@ -270,6 +304,13 @@ def _by_mode(axes: Axes, points: Series, form: str) -> None:
     axes.set_xticks(range(len(modes)), modes)
     axes.set_xlim(-0.6, len(modes) - 0.4)
     axes.grid(axis="x", visible=False)
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """1, 2, 5, 10, 20, ... on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
 
 
 def _finish(axes: Axes, title: str, unit: str, *, legend: bool = True, step_axis: bool = True) -> None:
