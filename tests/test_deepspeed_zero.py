@@ -17,6 +17,8 @@ from fbt_rl.training.rows import RowCollator, ShuffledRows
 from fbt_rl.training.schedule import wsd_multiplier
 from pretrain.data import build_rows, read_documents
 
+pytestmark = pytest.mark.timeout(900)
+
 PASSES = [1, 2, 3, 1, 1, 3, 2, 1]
 STEPS, ROWS = len(PASSES), 8
 ADAMW = {"learning_rate": 1e-3, "warmup_steps": 2, "weight_decay": 0.1, "max_grad_norm": 0.5}
@@ -84,7 +86,7 @@ def trained(tmp_path_factory):
     base = tmp_path_factory.mktemp("zero")
     jobs = [(str(base / f"{case}-{stage}"), config_of(case, stage), True) for case, stage in RUNS]
     jobs.append((str(base / "unguarded"), config_of("tied", 3), False))
-    finished = finish_ranks(start_ranks(SCRIPT, json.dumps(jobs)))
+    finished = finish_ranks(start_ranks(SCRIPT, json.dumps(jobs)), timeout_s=800)
     assert [code for code, _ in finished] == [0, 0], "\n".join(output for _, output in finished)
     return base
 
