@@ -1,8 +1,7 @@
 """The model ``fbt`` of lm-eval: scores and answers by hand, one row at a time, and a local task through the harness."""
 
 import json
-import runpy
-import sys
+from functools import cache
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed (extra lm-eval)"
 torch.set_num_threads(1)
 
 from lm_eval.api.instance import Instance  # noqa: E402
-from lm_eval.api.registry import model_registry  # noqa: E402
 from lm_eval.evaluator import simple_evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
@@ -49,6 +47,13 @@ def model(folder):
     return load_model(folder)
 
 
+@pytest.fixture(scope="module")
+def harness(folder):
+    """``harness(mode, prefill_passes)``, each loaded once."""
+    settings = {"batch_size": 4, "seed": 5, "max_gen_toks": 12}
+    return cache(lambda mode="standard", given=None: FBTHarness(str(folder), mode, given, **settings))
+
+
 def requests(kind, arguments):
     return [Instance(request_type=kind, doc={}, arguments=each, idx=0) for each in arguments]
 
@@ -62,51 +67,49 @@ def by_hand(model, ids, count, passes):
 
 
 @pytest.mark.parametrize(("mode", "given", "passes"), WAYS)
-def test_loglikelihoods_are_those_of_the_passes(folder, model, tokenizer, mode, given, passes):
+def test_loglikelihoods_are_those_of_the_passes(harness, model, tokenizer, mode, given, passes):
     pairs, expected = [], []
     for context in CONTEXTS:
         ids = tokenizer.encode(context) or [tokenizer.eos_token_id]
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids[-CONTEXT:]]), num_passes=passes).logits
-        for continuation in (tokenizer.decode(logits[0, -1].argmax()), "5", "12+4"):
+        likeliest = [tokenizer.decode(logits[0, -1].argmax())] if context else []  # an end alone would be the context
+        for continuation in [*likeliest, "5", "12+4"]:
             whole = ids + tokenizer.encode(continuation)
             count = len(whole) - len(ids) + (len(context) - len(context.rstrip()))  # such a space is scored as well
             pairs.append((context, continuation))
             expected.append(by_hand(model, whole[-CONTEXT - 1 :], count, passes))
-    harness = FBTHarness(str(folder), mode=mode, prefill_passes=given, batch_size=4)
-    scored = harness.loglikelihood(requests("loglikelihood", pairs), disable_tqdm=True)
+    scored = harness(mode, given).loglikelihood(requests("loglikelihood", pairs), disable_tqdm=True)
     assert [score for score, _ in scored] == pytest.approx([score for score, _ in expected], abs=2e-4)
     assert [greedy for _, greedy in scored] == [greedy for _, greedy in expected]
     assert {greedy for _, greedy in scored} == {True, False}
 
 
-def test_more_passes_are_seen_and_a_single_one_is_plain(folder):
+def test_more_passes_are_seen_and_a_single_one_is_plain(harness):
     request = requests("loglikelihood", [("9-2+5+1-8=", "5, 12")])
-    scores = {way: FBTHarness(str(folder), *way).loglikelihood(request, disable_tqdm=True)[0][0] for *way, _ in WAYS}
+    scores = {way[:2]: harness(*way[:2]).loglikelihood(request, disable_tqdm=True)[0][0] for way in WAYS}
     assert scores["standard", None] == scores["soft", None]
     assert len({round(score, 2) for score in scores.values()}) == 3
 
 
 @pytest.mark.parametrize(("mode", "given", "passes"), WAYS[::2])
-def test_rolling_scores_each_token_once_in_full_windows(folder, model, tokenizer, mode, given, passes):
+def test_rolling_scores_each_token_once_in_full_windows(harness, model, tokenizer, mode, given, passes):
     texts = ["31+2-" * 30, "1+1", ""]
     ids = [tokenizer.eos_token_id, *tokenizer.encode(texts[0])]  # of 151 tokens the first is given
     parts = [(ids[:65], 64), (ids[64:129], 64), (ids[86:151], 22)]
     short = [tokenizer.eos_token_id, *tokenizer.encode(texts[1])]
     expected = [sum(by_hand(model, *part, passes)[0] for part in parts), by_hand(model, short, 3, passes)[0], 0]
-    harness = FBTHarness(str(folder), mode=mode, prefill_passes=given, batch_size=2)
     asked = requests("loglikelihood_rolling", [(text,) for text in texts])
-    assert harness.loglikelihood_rolling(asked, disable_tqdm=True) == pytest.approx(expected, abs=1e-3)
+    assert harness(mode, given).loglikelihood_rolling(asked, disable_tqdm=True) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(("mode", "given", "passes"), WAYS)
-def test_generation_is_that_of_the_decoder(folder, model, tokenizer, mode, given, passes):
+def test_generation_is_that_of_the_decoder(harness, model, tokenizer, mode, given, passes):
     prompts = [tokenizer.encode(context)[-CONTEXT + 12 :] or [tokenizer.eos_token_id] for context in CONTEXTS]
-    harness = FBTHarness(str(folder), mode=mode, prefill_passes=given, batch_size=4, seed=5, max_gen_toks=12)
     ways = {
         "greedy": ({"until": []}, {"temperature": 0.0}),
         "sampled": ({"do_sample": True, "temperature": 1.5, "top_k": 9}, {"temperature": 1.5, "top_k": 9}),
-        "stopped": ({"until": ["4", "<|user|>"], "temperature": 1.5}, {"temperature": 1.5}),
+        "stopped": ({"until": ["1", "7", "}", "<|user|>"], "temperature": 1.5}, {"temperature": 1.5}),
     }
     asked, expected = [], []
     for name, (settings, sampling) in ways.items():
@@ -119,7 +122,7 @@ def test_generation_is_that_of_the_decoder(folder, model, tokenizer, mode, given
         assert (texts != written) == (name == "stopped")
         asked += [(context, settings) for context in CONTEXTS]
         expected += texts
-    assert harness.generate_until(requests("generate_until", asked), disable_tqdm=True) == expected
+    assert harness(mode, given).generate_until(requests("generate_until", asked), disable_tqdm=True) == expected
     assert len(set(expected)) > len(CONTEXTS)
 
 
@@ -176,18 +179,16 @@ def test_a_model_without_feedback_runs_in_standard_mode_only(tokenizer, tmp_path
     ("settings", "message"),
     [({"num_beams": 4}, "'num_beams' are not served"), ({"max_gen_toks": CONTEXT}, "leaves no room for a prompt")],
 )
-def test_bad_generation_settings_are_refused_before_work(folder, settings, message):
-    harness = FBTHarness(str(folder))
-    harness.model = None  # nothing is run
+def test_bad_generation_settings_are_refused_before_work(harness, monkeypatch, settings, message):
+    monkeypatch.setattr(harness(), "model", None)  # nothing is run
     with pytest.raises(ValueError, match=message):
-        harness.generate_until(requests("generate_until", [("1+1", {"max_gen_toks": 4}), ("1+2", settings)]))
+        harness().generate_until(requests("generate_until", [("1+1", {"max_gen_toks": 4}), ("1+2", settings)]))
 
 
-def test_continuations_that_cannot_be_scored_are_refused(folder):
-    harness = FBTHarness(str(folder))
+def test_continuations_that_cannot_be_scored_are_refused(harness):
     for continuation in ("", "1" * (CONTEXT + 1)):
         with pytest.raises(ValueError, match="expected 1 to 64"):
-            harness.loglikelihood(requests("loglikelihood", [("1+1=", continuation)]), disable_tqdm=True)
+            harness().loglikelihood(requests("loglikelihood", [("1+1=", continuation)]), disable_tqdm=True)
 
 
 # --- through the harness -------------------------------------------------------------------------
@@ -217,17 +218,17 @@ metric_list: [{metric: exact_match}]
 
 
 @pytest.fixture(scope="module")
-def task_folder(folder, tmp_path_factory):
+def task_folder(harness, tmp_path_factory):
     """Two tasks whose right answers are those of soft mode after three passes over the prompt, but for one of four."""
     place = tmp_path_factory.mktemp("tasks")
-    harness = FBTHarness(str(folder), mode="soft", prefill_passes=3)
+    judge = harness("soft", 3)
     questions = ["3+4=", "9-2+5=", "1+1+1=", "8-5="]
     rows = []
     for question in questions:
         choices = requests("loglikelihood", [(question, choice) for choice in ("1", "12", "5-3")])
-        scores = [score for score, _ in harness.loglikelihood(choices, disable_tqdm=True)]
+        scores = [score for score, _ in judge.loglikelihood(choices, disable_tqdm=True)]
         asked = requests("generate_until", [(question, {"until": ["7"], "max_gen_toks": 9})])
-        (written,) = harness.generate_until(asked, disable_tqdm=True)
+        (written,) = judge.generate_until(asked, disable_tqdm=True)
         rows.append({"question": question, "best": scores.index(max(scores)), "written": written})
     rows[2] |= {"best": (rows[2]["best"] + 1) % 3, "written": "another"}
     (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -248,13 +249,3 @@ def test_simple_evaluate_on_local_tasks(folder, task_folder):
     )
     assert result["results"]["local_choice"]["acc,none"] == 0.75
     assert result["results"]["local_written"]["exact_match,none"] == 0.75
-
-
-def test_the_module_is_the_command_line_of_the_harness(folder, task_folder, tmp_path, monkeypatch):
-    monkeypatch.delitem(model_registry._objs, "fbt")  # as in a new process
-    command = f"lm-eval run --model fbt --model_args path={folder},mode=soft,prefill_passes=3 --tasks local_choice"
-    command += f" --include_path {task_folder} --batch_size 4 --output_path {tmp_path / 'out.json'}"
-    monkeypatch.setattr(sys, "argv", command.split())
-    runpy.run_module("fbt_rl.evaluation.lm_eval", run_name="__main__")
-    (written,) = tmp_path.glob("out*.json")
-    assert json.loads(written.read_text())["results"]["local_choice"]["acc,none"] == 0.75

@@ -66,6 +66,8 @@ class FBTHarness(TemplateLM):
             raise ValueError(
                 f"batch_size is {batch_size!r}; expected a number of rows, 1 or more ('auto' is not served)"
             )
+        if str(device).startswith("cuda") and not torch.cuda.is_available():
+            device = None  # lm-eval's command line asks for cuda:0 where nothing is said
         self._device = torch.device(device) if device else default_device()
         self.model: Any = load_model(path, dtype, attn_implementation).to(self._device)  # pyright: ignore[reportArgumentType]
         if mode != "standard" and not is_fbt(self.model):
