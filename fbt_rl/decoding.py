@@ -192,6 +192,14 @@ def _uniforms(seed: int, row_keys: Sequence[int], params: SamplingParams, device
     return torch.from_numpy(((draws.T >> 32) + 0.5) * 2.0**-32).to(device)
 
 
+def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids (B, T), and a mask (B, T) that is False on the padding."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[0] * (longest - len(row)) + list(row) for row in rows], device=device)
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    return ids, torch.arange(longest, device=device) >= longest - lengths[:, None]
+
+
 Forward = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
@@ -257,15 +265,12 @@ def _prefill(
     Returns logits (B, V), state (B, D) or None, mask (B, P + N) that is False on the left padding, cache.
     """
     distinct = {tuple(prompt): index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
-    longest = max(map(len, prompts))
-    padded = [[0] * (longest - len(prompt)) + list(prompt) for prompt in distinct]
-    ids = torch.tensor(padded, device=model.device)  # (U, P)
-    lengths = torch.tensor([len(prompt) for prompt in distinct], device=model.device)
-    mask = torch.arange(longest + params.max_new_tokens, device=model.device) >= longest - lengths[:, None]
+    ids, prompt_mask = pad_left(list(distinct), model.device)  # (U, P)
+    mask = torch.nn.functional.pad(prompt_mask, (0, params.max_new_tokens), value=True)
     cache = DynamicCache(config=model.config)
-    positions = (mask[:, :longest].cumsum(-1) - 1).clamp(min=0)
+    positions = (prompt_mask.cumsum(-1) - 1).clamp(min=0)
     passes = {"num_passes": resolve_prefill_passes(params.mode, params.prefill_passes)} if is_fbt(model) else {}
-    logits, state = forward(ids, mask[:, :longest], positions, cache, **passes)
+    logits, state = forward(ids, prompt_mask, positions, cache, **passes)
     rows = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=model.device)
     state = None if state is None else state[rows]
     # The last token of a completion is never fed back.

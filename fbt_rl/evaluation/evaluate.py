@@ -122,7 +122,7 @@ def evaluate_model(
         _barrier()  # nobody writes a shard before all have looked
         if any(pending.values()):
             model = load_model(model_folder, attn_implementation=attn_implementation)
-            model = model.to(_device())  # pyright: ignore[reportArgumentType]
+            model = model.to(default_device())  # pyright: ignore[reportArgumentType]
             tokenizer = load_tokenizer(model_folder)
             params = SamplingParams(
                 max_new_tokens=max_new_tokens,
@@ -333,7 +333,8 @@ def _barrier() -> None:
         torch.distributed.barrier()
 
 
-def _device() -> torch.device:
+def default_device() -> torch.device:
+    """This rank's GPU where there is one."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
