@@ -104,13 +104,15 @@ def _length_finding(entry: dict[str, Any]) -> str:
     if entry["length_verdict"] == "unknown":
         return f"Too few problems to compare lengths: {both}."
     ratio = entry["paired_length_ratio"]
-    numbers = f"ratio {ratio:.3f}, 95% interval {low:.3f} to {high:.3f}, Wilcoxon p {_p(entry['wilcoxon_p'])}"
+    numbers = f"ratio {ratio:.4g}, 95% interval {low:.4g} to {high:.4g}, Wilcoxon p {_p(entry['wilcoxon_p'])}"
     if low == high == 1:
         return f"Correct answers are equally long on each of the {both}."
     if entry["length_verdict"] == "unchanged":
         bound = math.ceil(1000 * max(1 - low, high - 1)) / 10
         return f"No change in length is shown on the {both} ({numbers}); changes beyond {bound}% are excluded."
-    return f"Correct answers are {100 * abs(1 - ratio):.1f}% {entry['length_verdict']} on the {both} ({numbers})."
+    change = 100 * abs(1 - ratio)
+    size = f"{change:.1f}%" if change >= 0.05 else "less than 0.1%"
+    return f"Correct answers are {size} {entry['length_verdict']} on the {both} ({numbers})."
 
 
 def _percent(share: float) -> str:
