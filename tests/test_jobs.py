@@ -150,7 +150,9 @@ def cluster():
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "OMP_NUM_THREADS": "1",
     }
-    ports = {name: free_port() for name in ("port", "dashboard-port", "ray-client-server-port")}
+    # Of its own: another Ray on this machine, or a test that stands for one, may hold the usual ones.
+    names = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
+    ports = {name: free_port() for name in names}
     options = [f"--{name}={port}" for name, port in ports.items()]
     options += ["--num-cpus=2", "--object-store-memory=100000000", f"--temp-dir={folder}", "--dashboard-host=127.0.0.1"]
     with (folder / "head.log").open("w") as log:
