@@ -8,8 +8,8 @@ a process each), so that the ratios hold on a busy machine. Medians over the rou
 ``passes``: a step (forward, backward, AdamW) of K passes over K steps of one pass.
 ``optimizers``: NorMuon's step and AdamW's alone, and as a part of a one-pass training step.
 ``memory``: peak of loss and gradient at a vocabulary of 32,768: in chunks against full logits.
-``llama``: tokens * passes a second of the project's trainer (75/22/3 passes) over tokens a second of a Llama of
-the same shape under transformers' Trainer.
+``llama``: tokens * passes a second of the project's trainer (75/22/3 passes, DeepSpeed's stage 0) over tokens a
+second of a Llama of the same shape under transformers' Trainer; 2,048 tokens a step.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from torch import nn
 from fbt_rl.config import ModelConfig, OptimizerConfig
 
 VOCAB, LENGTH = 8192, 1024
+ROWS = 2  # a step, beside the Llama
 SHAPE: dict[str, Any] = {
     "hidden_size": 512,
     "intermediate_size": 1536,
@@ -148,8 +149,8 @@ def llama(repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rates: dict[str, list[float]] = {"fbt": [], "llama": []}
         for index in range(2):
-            rates["llama"].append(llama_rate(Path(folder), steps=3 * repeats))
-            rates["fbt"].append(fbt_rate(Path(folder) / str(index), steps=3 * repeats))
+            rates["llama"].append(llama_rate(Path(folder), steps=Clock.SKIPPED + 2 * repeats))
+            rates["fbt"].append(fbt_rate(Path(folder) / str(index), steps=Clock.SKIPPED + 2 * repeats))
         ratio = statistics.mean(rates["fbt"]) / statistics.mean(rates["llama"])
         print(
             f"llama: {statistics.mean(rates['llama']):,.0f} tokens a second; this project's trainer "
@@ -164,18 +165,18 @@ def llama_rate(folder: Path, steps: int) -> float:
     arguments = TrainingArguments(
         output_dir=str(folder / "llama"),
         max_steps=steps,
-        per_device_train_batch_size=1,
+        per_device_train_batch_size=ROWS,
         use_cpu=True,
         report_to=[],
         save_strategy="no",
         logging_steps=10,
         disable_tqdm=True,
     )
-    rows = [{"input_ids": row, "labels": row} for row in torch.randint(VOCAB, (steps, LENGTH))]
+    rows = [{"input_ids": row, "labels": row} for row in torch.randint(VOCAB, (steps * ROWS, LENGTH))]
     model = LlamaForCausalLM(LlamaConfig(**SHAPE, vocab_size=VOCAB, tie_word_embeddings=True))
     clock = Clock(steps)
     Trainer(model, arguments, train_dataset=rows, callbacks=[clock.callback()]).train()  # type: ignore[arg-type]
-    return LENGTH * (steps - clock.SKIPPED) / clock.seconds
+    return ROWS * LENGTH * (steps - clock.SKIPPED) / clock.seconds
 
 
 def fbt_rate(folder: Path, steps: int) -> float:
@@ -192,12 +193,13 @@ def fbt_rate(folder: Path, steps: int) -> float:
         {
             "name": "bench",
             "model": {"max_position_embeddings": LENGTH},  # of the rows; the model is given
+            "deepspeed": {"zero_stage": 0},
             "stages": {
                 "pretrain": {
                     "kind": "pretrain",
                     "data": [{"kind": "arithmetic", "size": 1}],
                     "steps": steps,
-                    "batch_rows": 1,
+                    "batch_rows": ROWS,
                     "row_length": LENGTH,
                     "optimizer": {"learning_rate": 1e-4},
                     "objective": {"passes": [{"weights": [75, 22, 3]}]},
@@ -209,8 +211,8 @@ def fbt_rate(folder: Path, steps: int) -> float:
     stage: Any = config.stages["pretrain"]
     context = StageContext(config, "pretrain", RunFolder(folder).stage("pretrain"), None)
     arguments = training_arguments(stage, context)
-    rows = torch.randint(VOCAB, (steps, LENGTH))
-    data = {"input_ids": rows.tolist(), "seq_lengths": [[LENGTH]] * steps, "row_id": list(range(steps))}
+    rows = torch.randint(VOCAB, (steps * ROWS, LENGTH))
+    data = {"input_ids": rows.tolist(), "seq_lengths": [[LENGTH]] * len(rows), "row_id": list(range(len(rows)))}
     clock = Clock(steps)
     trainer = ObjectiveTrainer(
         model_of(),
@@ -223,7 +225,7 @@ def fbt_rate(folder: Path, steps: int) -> float:
     )
     trainer.train()
     total = sum(trainer.num_passes(step) for step in range(clock.SKIPPED, steps))
-    return LENGTH * total / clock.seconds
+    return ROWS * LENGTH * total / clock.seconds
 
 
 class Clock:

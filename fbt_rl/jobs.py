@@ -87,8 +87,11 @@ def submit(config: RunConfig, address: str, *, run_dir: Path | None = None, fres
                 )
             except RuntimeError as error:
                 # What a head says that answers already but is not all up: nothing was submitted.
-                if "No available agent" not in str(error) or time.monotonic() > deadline:
+                if "No available agent" not in str(error):
                     raise
+                if time.monotonic() > deadline:
+                    hint = "the head's agent is not up; is its --dashboard-agent-listen-port (52365) taken by another?"
+                    raise RuntimeError(f"{error} ({hint})") from error
                 time.sleep(1)
 
 

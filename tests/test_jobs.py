@@ -96,7 +96,7 @@ def test_a_job_is_good_by_every_account_or_not_at_all(ray, exit_code, run, good)
     ("refusals", "wait_s", "reason"),
     [
         (["No available agent to submit job"] * 2, 60, None),
-        (["No available agent to submit job"] * 2, 0, "No available agent"),
+        (["No available agent to submit job"] * 2, 0, "No available agent.* is its --dashboard-agent-listen-port"),
         (["the disk is full"], 60, "the disk is full"),
     ],
 )
