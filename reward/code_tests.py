@@ -163,9 +163,7 @@ def extract_program(completion: str, prompt: str, entry_point: str | None) -> st
     text. Where the prompt is itself code that opens ``entry_point``, the text continues it, unless it
     defines the function anew; what stands before the function in the prompt stays.
     """
-    blocks = [
-        body for language, body in _BLOCK.findall(completion) if language.lower() in ("", "python", "py", "python3")
-    ]
+    blocks = [body for language, body in _BLOCK.findall(completion) if language.lower() in _PYTHON]
     opening = re.compile(rf"^(?:async )?def {re.escape(entry_point)}\b", re.MULTILINE) if entry_point else None
     defining = [body for body in blocks if opening and opening.search(body)]
     text = (defining or blocks or [completion])[-1]

@@ -30,8 +30,8 @@ CASES = {
 }
 # (case, ranks, ZeRO stage, micro-batches); the first of each case is what the others are compared with.
 DIVISIONS = [("soft", 1, 0, 1), ("soft", 1, 0, 2), ("soft", 1, 0, 4), ("soft", 1, 3, 2)]
-DIVISIONS += [("soft", 2, 0, 2), ("soft", 2, 2, 1), ("soft", 2, 3, 4)]
-DIVISIONS += [("fused", 1, 0, 1), ("fused", 2, 3, 2), ("lora", 1, 0, 1), ("lora", 2, 3, 2)]
+DIVISIONS += [("soft", 2, 0, 2), ("soft", 2, 2, 1), ("soft", 2, 2, 4), ("soft", 2, 3, 1), ("soft", 2, 3, 4)]
+DIVISIONS += [("fused", 1, 0, 1), ("fused", 2, 2, 2), ("fused", 2, 3, 2), ("lora", 1, 0, 1), ("lora", 2, 3, 2)]
 
 SCRIPT = """
 import json, sys
