@@ -95,6 +95,23 @@ class StageFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         write_json(self.result_path, result)
 
+    # Progress of work that has no steps; gone when it is done.
+
+    @property
+    def progress_path(self) -> Path:
+        return self.path / "progress.json"
+
+    def read_progress(self) -> tuple[int, int] | None:
+        """How much is done, of how much; None: not known."""
+        try:
+            found = read_json(self.progress_path)
+        except FileNotFoundError:
+            return None
+        return found["done"], found["total"]
+
+    def write_progress(self, done: int, total: int) -> None:
+        write_json(self.progress_path, {"done": done, "total": total})
+
     # Metrics: one JSON object a line.
 
     def append_metrics(self, row: dict[str, Any]) -> None:

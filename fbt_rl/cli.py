@@ -85,6 +85,12 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows decoded together.")] = 64,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="A folder for the answers and the result.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Ray workers that share the problems; default: none, with --address all.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="A Ray cluster (HOST:PORT or auto) that sees the model and --out.")
+    ] = None,
     generations: Annotated[Path | None, typer.Option(help="Judge this file of another system's answers.")] = None,
     field_map: Annotated[
         list[str] | None, typer.Option("--map", metavar="COLUMN=PATH", help="Where it keeps what; or a YAML file.")
@@ -101,6 +107,7 @@ def evaluate(
         result = eval_commands.evaluate_file(generations, field_map or [], out, tokenizer, reasoning_marker)
         typer.echo("\n".join(eval_commands.result_lines(result)))
         return
+    from fbt_rl.inputs import absolute_paths
     from fbt_rl.preflight import check_run
     from fbt_rl.resources import this_machine
 
@@ -116,14 +123,24 @@ def evaluate(
     }
     temperatures = eval_commands.parse_temperatures(temperature)
     data = eval_commands.parse_tasks(tasks, limit, prompt, answer, shots)
-    config = eval_commands.evaluation_config(model, data, settings)
-    check_run(config, out or Path.cwd(), list(config.stages), this_machine())
+    config = eval_commands.evaluation_config(model, data, settings, workers)
+    on_ray = address is not None or (workers or 1) > 1
+    if on_ray and out is None:
+        raise typer.BadParameter("--workers and --address need --out, a folder that all workers see")
+    if address is None:
+        check_run(config, out or Path.cwd(), list(config.stages), this_machine())
     _quiet_torch()
     if show_prompt:
         for name, text in eval_commands.first_prompts(model, config, seed):
             typer.echo(text if len(data) == 1 else f"{name}:\n{text}\n")
         return
-    for name, result in eval_commands.evaluate_tasks(model, config, temperatures, seed, out):
+    if on_ray and out is not None:
+        config = absolute_paths(config)
+        job = eval_commands.RankJob(model.absolute(), config, temperatures, seed, out.absolute())
+        results = eval_commands.evaluate_on_ray(job, address)
+    else:
+        results = eval_commands.evaluate_tasks(model, config, temperatures, seed, out)
+    for name, result in results:
         lead = "" if len(data) == 1 else f"{name}:\n"
         typer.echo(lead + "\n".join(eval_commands.result_lines(result)))
 

@@ -1,4 +1,4 @@
-"""Ray: a private local one or a given cluster, and worker groups on it. The only importer of ray."""
+"""Ray: a private local one or a given cluster, worker groups and tasks on it. The only importer of ray."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from typing import Any
 
 from fbt_rl import reaper
 from fbt_rl.resources import Available, GroupSize, this_machine
+from reward.base import Verdict
+from reward.load import load_reward
 
 # Read by Ray when it is imported or started; the user's own values win.
 for _name, _value in {
@@ -32,7 +34,7 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 
 import ray  # noqa: E402
-from ray.exceptions import RayError  # noqa: E402
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError  # noqa: E402
 
 # Environment variables that workers and jobs get from the driver; everything else stays behind.
 PASSED_ON = (
@@ -189,6 +191,23 @@ class Cluster:
             "TOKENIZERS_PARALLELISM": "false",
             **({} if size.gpus else {"DS_ACCELERATOR": "cpu"}),
         }
+
+
+def remote_verdicts(use: str, args: dict[str, Any], given: dict[str, Any], *, cpus: int) -> list[Verdict] | None:
+    """What :func:`reward.load.load_reward`'s reward says of ``given``, computed by a Ray task on ``cpus`` CPUs.
+
+    None if its process was lost, and those of further tries. To be called in a process of the cluster.
+    """
+    # Not in the worker group's own placement group, whose CPUs are the workers'.
+    task = ray.remote(_verdicts).options(num_cpus=cpus, scheduling_strategy="SPREAD", max_retries=2)
+    try:
+        return ray.get(task.remote(use, args, given))
+    except (WorkerCrashedError, OutOfMemoryError, NodeDiedError):
+        return None
+
+
+def _verdicts(use: str, args: dict[str, Any], given: dict[str, Any]) -> list[Verdict]:
+    return load_reward(use, args).verdicts(**given)
 
 
 def _check_address(address: str) -> None:

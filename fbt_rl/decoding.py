@@ -32,7 +32,10 @@ from fbt_rl.config import Mode
 from fbt_rl.model import is_fbt
 from fbt_rl.model.feedback import resolve_prefill_passes
 
-Progress = Callable[[int, int], None]  # (finished rows, all rows)
+FinishReason = Literal["stop", "length"]
+OnEnd = Callable[[int, list[int], FinishReason], None]  # a row's place in the result, its tokens, why it ended
+
+STOP_CHECK_EVERY = 8  # steps between two questions whether a row's text has come to an end
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class SamplingParams:
 class Completion:
     """One sampled completion of N tokens.
 
-    ``token_ids`` ends with the EOS where ``finish_reason`` is "stop". ``logprobs`` (N) belong to the
+    ``finish_reason`` is "stop" where ``token_ids`` ends with an EOS, or :func:`decode`'s ``stopped`` said so.
+    ``logprobs`` (N) belong to the
     distribution that was sampled from (after temperature, top-k and top-p; greedy: temperature 1).
     ``latents`` (N, D), in the model's dtype: row j is the state that produced token j's distribution,
     which is what is carried into token j's position when it is fed back (METHOD 2.2).
@@ -80,7 +84,7 @@ class Completion:
     token_ids: list[int]
     logprobs: torch.Tensor
     latents: torch.Tensor | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: FinishReason
 
     @property
     def truncated(self) -> bool:
@@ -96,13 +100,15 @@ def decode(
     row_keys: Sequence[int] | None = None,
     return_latents: bool = False,
     batch_size: int | None = None,
-    progress: Progress | None = None,
+    stopped: Callable[[list[int]], bool] | None = None,
+    on_end: OnEnd | None = None,
 ) -> list[Completion]:
     """Complete every prompt ``params.num_samples`` times; prompt-major order.
 
     ``model`` is an FBT or, in standard mode, any causal language model of transformers.
     ``seed`` and ``row_keys`` (one a row, default: its index in the result) decide what is sampled.
-    ``batch_size`` bounds the rows decoded together (default: all). ``progress`` is called as rows finish.
+    ``batch_size`` bounds the rows decoded together (default: all). ``stopped`` is asked every
+    ``STOP_CHECK_EVERY`` tokens of a row whether those so far are enough; ``on_end`` is told of each row as it ends.
 
     Raises ValueError before any work for: an empty prompt, a prompt that with ``max_new_tokens`` does
     not fit the context, an unknown token id, and soft, fused, several prefill passes or latents asked
@@ -127,11 +133,11 @@ def decode(
                 params,
                 _uniforms(seed, [keys[row] for row in rows], params, model.device),
                 return_latents,
-                (lambda done, before=start: progress(before + done, total)) if progress else None,
+                stopped,
+                (lambda place, *ending, rows=rows: on_end(rows[place], *ending)) if on_end else None,
             )
-            for row, (tokens, logprobs, latents) in zip(rows, finished, strict=True):
-                reason = "stop" if tokens[-1] in params.eos_token_ids else "length"
-                completions[row] = Completion(*divmod(row, params.num_samples), tokens, logprobs, latents, reason)
+            for row, ending in zip(rows, finished, strict=True):
+                completions[row] = Completion(*divmod(row, params.num_samples), *ending)
     return [completions[row] for row in range(total)]
 
 
@@ -277,16 +283,21 @@ def _prefill(
     return logits[rows], state, mask[rows], PreallocatedCache(cache, rows, params.max_new_tokens - 1)
 
 
+Ending = tuple[list[int], torch.Tensor, torch.Tensor | None, FinishReason]
+
+
 def _decode_batch(
     model: PreTrainedModel,
     prompts: list[list[int]],
     params: SamplingParams,
     uniforms: torch.Tensor | None,
     return_latents: bool,
-    report: Callable[[int], None] | None,
-) -> list[tuple[list[int], torch.Tensor, torch.Tensor | None]]:
-    """Tokens, log-probs (N) and latents (N, D) of each row; ``uniforms`` (N, B), None for greedy."""
-    taken: list[tuple[torch.Tensor, ...]] = []  # a step's rows, tokens, log-probs and states, of live rows only
+    stopped: Callable[[list[int]], bool] | None,
+    on_end: OnEnd | None,
+) -> list[Ending]:
+    """Of each row tokens, log-probs (N), latents (N, D) and finish reason; ``uniforms`` (N, B), None for greedy."""
+    taken: list[tuple[torch.Tensor, ...]] = []  # a step's rows, log-probs and states, of live rows only
+    endings: dict[int, tuple[list[int], FinishReason]] = {}
     with torch.inference_mode():
         forward = _forward_of(model)
         warpers = _warpers(params)
@@ -294,13 +305,28 @@ def _decode_batch(
         logits, state, mask, cache = _prefill(model, forward, prompts, params)
         rows = torch.arange(len(prompts), device=model.device)
         positions = torch.tensor([[len(prompt)] for prompt in prompts], device=model.device)  # of the next input
+        written = torch.empty(len(prompts), params.max_new_tokens, dtype=torch.long, device=model.device)
         layer_types = _layer_types(model)
+
+        def end(ended: torch.Tensor, length: int, reason: FinishReason) -> None:
+            for row, tokens in zip(ended.tolist(), written[ended, :length].tolist(), strict=True):
+                endings[row] = tokens, reason
+                if on_end:
+                    on_end(row, tokens, reason)
+
         for step in range(params.max_new_tokens):
             tokens, logprobs = _choose(logits, None if uniforms is None else uniforms[step, rows], params, warpers)
-            taken.append((rows, tokens, logprobs) + ((state,) if return_latents and state is not None else ()))
+            taken.append((rows, logprobs) + ((state,) if return_latents and state is not None else ()))
+            written[rows, step] = tokens
             finished = torch.isin(tokens, eos)
+            if stopped and (step + 1) % STOP_CHECK_EVERY == 0:
+                enough = [stopped(so_far) for so_far in written[rows, : step + 1].tolist()]
+                finished |= torch.tensor(enough, device=finished.device)
             count = len(rows) - int(finished.sum())
+            if count < len(rows):
+                end(rows[finished], step + 1, "stop")
             if step + 1 == params.max_new_tokens or count == 0:
+                end(rows[~finished], step + 1, "length")
                 break
             if count < len(rows):
                 holes = finished[:count].nonzero()[:, 0]
@@ -310,28 +336,22 @@ def _decode_batch(
                 order[holes] = movers
                 rows, tokens, positions, mask = rows[order], tokens[order], positions[order], mask[order]
                 state = None if state is None else state[order]
-                if report:
-                    report(len(prompts) - count)
             feedback = {"latents": state[:, None]} if params.mode != "standard" and state is not None else {}
             logits, state = forward(tokens[:, None], cache.step_mask(mask, layer_types), positions, cache, **feedback)
             positions = positions + 1
-    if report:
-        report(len(prompts))
-    return _by_row(taken, len(prompts))
+    return _by_row(taken, endings)
 
 
-def _by_row(
-    taken: list[tuple[torch.Tensor, ...]], count: int
-) -> list[tuple[list[int], torch.Tensor, torch.Tensor | None]]:
+def _by_row(taken: list[tuple[torch.Tensor, ...]], endings: dict[int, tuple[list[int], FinishReason]]) -> list[Ending]:
     """Regroup what the steps gave by row. Copies, made outside inference mode: a loss may be built on them."""
     rows, *columns = (torch.cat(column) for column in zip(*taken, strict=True))
     order = rows.argsort(stable=True)
-    lengths = rows.bincount(minlength=count).tolist()
-    if not bool(columns[1].isfinite().all()):
+    if not bool(columns[0].isfinite().all()):
         raise FloatingPointError("log-probs of the decoded tokens are not finite: are the model's weights?")
-    tokens, logprobs, *latents = (column[order].split(lengths) for column in columns)
-    copies = [part.clone() for part in latents[0]] if latents else [None] * count
-    return [(ids.tolist(), logp.clone(), latent) for ids, logp, latent in zip(tokens, logprobs, copies, strict=True)]
+    lengths = [len(endings[row][0]) for row in range(len(endings))]
+    logprobs, *latents = (column[order].split(lengths) for column in columns)
+    copies = [part.clone() for part in latents[0]] if latents else [None] * len(lengths)
+    return [(endings[row][0], logprobs[row].clone(), copies[row], endings[row][1]) for row in range(len(lengths))]
 
 
 def _warpers(params: SamplingParams) -> LogitsProcessorList:

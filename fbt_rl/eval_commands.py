@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,12 @@ from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import read_generations
 from fbt_rl.evaluation.temperature import choose_temperature, require_halves
 from fbt_rl.task_presets import TASKS
+from fbt_rl.worker import error_log, failure, output_to, record_failure
 from reward.load import load_reward
+
+
+class EvaluationFailed(RuntimeError):
+    """A worker of an evaluation ended with an error; the message is that of the error."""
 
 
 def parse_tasks(
@@ -70,14 +78,17 @@ def parse_temperatures(given: str) -> list[float]:
     return list(dict.fromkeys(temperatures))
 
 
-def evaluation_config(model: Path, tasks: dict[str, dict[str, Any]], settings: dict[str, Any]) -> RunConfig:
-    """One eval stage a task. Raises ConfigError."""
+def evaluation_config(
+    model: Path, tasks: dict[str, dict[str, Any]], settings: dict[str, Any], workers: int | None = None
+) -> RunConfig:
+    """One eval stage a task; ``workers`` None: as many as fit. Raises ConfigError."""
     stages = {}
     for name, data in tasks.items():
         reward = {"reward": data["reward"]} if "reward" in data else {}
         data = {key: value for key, value in data.items() if key != "reward"}
         stages[name] = {"kind": "eval", "data": data, **settings, **reward}
-    return parse_config({"name": "eval", "model": {"path": str(model)}, "stages": stages})
+    resources = {"workers": workers or "auto"}
+    return parse_config({"name": "eval", "model": {"path": str(model)}, "stages": stages, "resources": resources})
 
 
 def evaluate_tasks(
@@ -86,14 +97,15 @@ def evaluate_tasks(
     """Task by task its result, also written to ``out`` (of several tasks: to a folder each).
 
     With several temperatures each has a folder of its own below; the best one is chosen for each mode, on half of the
-    problems, and ``modes`` are its figures on the other half.
+    problems, and ``modes`` are its figures on the other half. Under torch.distributed every rank calls it, and the
+    first one writes.
     """
-    from fbt_rl.evaluation.evaluate import evaluate_model
+    from fbt_rl.evaluation.evaluate import evaluate_model, is_first_rank
     from fbt_rl.tasks import content_hash, load_problems
 
     for name, stage in config.stages.items():
         assert isinstance(stage, EvalStage)
-        folder = out / name if out is not None and len(config.stages) > 1 else out
+        folder = _task_folder(config, name, out)
         problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
         if len(temperatures) > 1:
             require_halves(problems["problem_id"])
@@ -123,9 +135,81 @@ def evaluate_tasks(
             chosen = choose_temperature(tables)
             result["modes"] = {mode: values.pop("summary") for mode, values in chosen.items()}
             result["temperatures"] = chosen
-        if folder is not None:
+        if folder is not None and is_first_rank():
             StageFolder(folder).write_result(result)
         yield name, result
+
+
+def _task_folder(config: RunConfig, name: str, out: Path | None) -> Path | None:
+    return out / name if out is not None and len(config.stages) > 1 else out
+
+
+@dataclass(frozen=True)
+class RankJob:
+    """What :func:`evaluate_tasks` is called with on every rank of a worker group."""
+
+    model: Path
+    config: RunConfig
+    temperatures: Sequence[float]
+    seed: int
+    out: Path
+
+
+def evaluate_on_ray(job: RankJob, address: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """As :func:`evaluate_tasks`, the problems shared by the workers of ``job.config.resources``.
+
+    ``address`` is a Ray cluster that sees the folders; None: Ray is started here. Raises what cannot go well on the
+    cluster as PreflightError, EvaluationFailed and ClusterError.
+    """
+    from fbt_rl.cluster import Cluster
+    from fbt_rl.preflight import check_run
+    from fbt_rl.progress import Display
+    from fbt_rl.resources import plan_group
+
+    folders = {name: StageFolder(_task_folder(job.config, name, job.out) or job.out) for name in job.config.stages}
+    for folder in folders.values():
+        folder.result_path.unlink(missing_ok=True)  # of an earlier evaluation; its answers are looked at again
+    error_log(StageFolder(job.out)).unlink(missing_ok=True)
+    display = Display(sys.stderr)
+    display.say(f"connecting to Ray at {address}" if address else "starting Ray on this machine")
+    with Cluster(address) as cluster:
+        available = cluster.available()
+        if address is not None:
+            check_run(job.config, job.out, list(folders), available)
+        gpus = {"gpus_per_worker": 1.0 if available.gpus else 0.0}
+        size = plan_group(job.config.resources.model_copy(update=gpus), available)
+        display.say(f"workers: {size}")
+        waiting, at_work = list(folders), None
+
+        def watch() -> None:
+            nonlocal at_work
+            if (message := failure(StageFolder(job.out))) is not None:
+                raise EvaluationFailed(message)
+            if waiting and (at_work is None or at_work.finished()):
+                at_work = folders[name := waiting.pop(0)]
+                display.start(name, at_work, None)
+            display.update()
+
+        try:
+            cluster.run(_evaluate_rank, job, size, max_failures=1, storage=job.out, watch=watch)
+        finally:
+            display.stop()
+    for name, folder in folders.items():
+        yield name, folder.read_result()
+
+
+def _evaluate_rank(job: RankJob) -> None:
+    import torch
+
+    torch.set_num_threads(job.config.resources.threads)
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        with output_to(job.out / f"worker-{rank}.log"):
+            for _ in evaluate_tasks(job.model, job.config, job.temperatures, job.seed, job.out):
+                pass
+    except Exception as error:
+        record_failure(error, StageFolder(job.out), rank)
+        raise
 
 
 def first_prompts(model: Path, config: RunConfig, seed: int) -> Iterator[tuple[str, str]]:

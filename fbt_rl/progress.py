@@ -56,12 +56,13 @@ class Display:
         self.console.print(text, markup=False)
 
     def start(self, headline: str, folder: StageFolder, steps: int | None) -> None:
-        """Begin a stage of ``steps`` steps; None: it has no steps to count."""
+        """Begin a stage of ``steps`` steps; None: it has no steps, but may tell how far it is."""
         self.say(headline)
+        self._folder = folder
         self._tail = MetricsTail(folder.metrics_path)
         self._steps = steps
         self._row: dict[str, Any] = {}
-        self._first: tuple[float, int] | None = None  # time and step of the first row seen: the start of the rate
+        self._first: tuple[float, int] | None = None  # time and count of the first look: the start of the rate
         self._said = time.monotonic()
         if self.console.is_terminal:
             columns = (TextColumn(" "), BarColumn(30), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -74,12 +75,14 @@ class Display:
         assert self._tail is not None
         for row in self._tail.new_rows():
             self._row = row
-            self._first = self._first or (time.monotonic(), row["step"])
-        if not self._row:
+        counts = (self._row["step"], self._steps) if self._row else self._folder.read_progress()
+        if counts is None:
             return
-        text = f"{self._position()}  {_brief(self._row)}"
+        done, total = counts
+        self._first = self._first or (time.monotonic(), done)
+        text = f"{self._position(done, total)}  {_brief(self._row)}".rstrip()
         if self._live is not None:
-            self._live.update(self._task, completed=self._row["step"], description=text)
+            self._live.update(self._task, completed=done, total=total, description=text)
         elif time.monotonic() - self._said >= PLAIN_EVERY_S:
             self._said = time.monotonic()
             self.say(f"  {text}")
@@ -92,16 +95,16 @@ class Display:
         if line is not None:
             self.say(line)
 
-    def _position(self) -> str:
-        step = self._row["step"]
-        if not self._steps:
-            return f"step {step}"
+    def _position(self, done: int, total: int | None) -> str:
+        if not total:
+            return f"step {done}"
         assert self._first is not None
         began, first = self._first
-        if step == first:
-            return f"step {step}/{self._steps}"
-        left = (time.monotonic() - began) / (step - first) * (self._steps - step)
-        return f"step {step}/{self._steps}, {duration(left)} left"
+        text = f"step {done}/{total}" if self._steps else f"{done / total:.0%} of the answers"
+        if done == first:
+            return text
+        left = (time.monotonic() - began) / (done - first) * (total - done)
+        return f"{text}, {duration(left)} left"
 
 
 def duration(seconds: float) -> str:

@@ -46,18 +46,24 @@ def this_machine() -> Available:
 def plan_group(wanted: ResourcesConfig, available: Available) -> GroupSize:
     """The worker group for ``wanted``: ``auto`` is all GPUs where there are any, else up to two CPU ranks.
 
-    Raises :class:`ResourceError` where the group does not fit.
+    A CPU is left over where Ray tasks grade. Raises :class:`ResourceError` where the group does not fit.
     """
     gpus = wanted.gpus_per_worker
+    graders = 1 if wanted.grading == "ray" else 0
     if wanted.workers != "auto":
         workers = wanted.workers
     elif available.gpus:
         gpus = gpus or 1.0
         workers = max(1, int(available.gpus // gpus))
     else:
-        workers = max(1, min(2, available.cpus // wanted.cpus_per_worker))
+        workers = max(1, min(2, (available.cpus - graders) // wanted.cpus_per_worker))
     size = GroupSize(workers, wanted.cpus_per_worker, gpus, wanted.threads)
     for name, each, there in (("CPU", size.cpus, available.cpus), ("GPU", size.gpus, available.gpus)):
+        if name == "CPU" and workers * each <= there < workers * each + graders:
+            raise ResourceError(
+                f"resources: {workers} workers take all {there:g} CPUs of {available.where}, and resources.grading ray "
+                "needs at least one more: lower resources.workers, or set grading to node"
+            )
         if workers * each > there:
             raise ResourceError(
                 f"resources: {workers} workers x {each:g} {name} = {workers * each:g} {name}s, "

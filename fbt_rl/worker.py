@@ -81,14 +81,13 @@ def _run_stage(assignment: Assignment, name: str, function: str, folder: StageFo
     context = StageContext(assignment.config, name, folder, source_model(assignment.config, assignment.run_dir, name))
     environment = dict(os.environ)
     try:
-        with _output_to(folder.path / f"worker-{rank}.log"):
+        with output_to(folder.path / f"worker-{rank}.log"):
             result = _load(function)(assignment.config.stages[name], context)
         if rank == 0:
             folder.write_result(result)
         _barrier()
     except Exception as error:
-        if not _peer_lost(error):
-            _record(error, folder, rank)
+        record_failure(error, folder, rank)
         raise
     finally:
         _clean_slate(environment)
@@ -99,8 +98,10 @@ def _load(function: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _record(error: Exception, folder: StageFolder, rank: int) -> None:
+def record_failure(error: Exception, folder: StageFolder, rank: int) -> None:
     """Write ``error.log``: the message, a blank line, the traceback. The first rank to fail has the say."""
+    if _peer_lost(error):
+        return
     message = re.sub(r"\n\s*\n", "\n", f"rank {rank}: {type(error).__name__}: {error}".strip())
     try:
         if not error_log(folder).exists():
@@ -128,7 +129,7 @@ def _barrier() -> None:
 
 
 @contextmanager
-def _output_to(path: Path) -> Iterator[None]:
+def output_to(path: Path) -> Iterator[None]:
     """Send the process's output, from C too, to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     saved = [os.dup(1), os.dup(2)]

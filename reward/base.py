@@ -62,6 +62,8 @@ class Reward:
     name: str
     function: RewardFunction
     args: dict[str, Any] = field(default_factory=dict)
+    # May be called from a thread other than the main one, where for instance no signal handler can be set.
+    concurrent: bool = False
 
     def __call__(
         self,
@@ -86,17 +88,17 @@ class Reward:
         which it raises again have no score but the error ``raised``, and the log has the first traceback.
         """
         given = self._given(prompts, completions, completion_ids, columns)
-        start = time.perf_counter()
         try:
-            found = self._call(given)
+            return self._call(given)
         except RewardError:
             raise
         except Exception as error:  # whatever a user's function raises
-            found = self._call_apart(given, error)
-        taken = time.perf_counter() - start
-        rate = len(found) / max(taken, 1e-9)
-        logger.info("reward %r: %d completions in %.2f s, %.0f a second", self.name, len(found), taken, rate)
-        return found
+            return self._call_apart(given, error)
+
+    def timed_verdicts(self, *args: Any, **columns: Any) -> tuple[list[Verdict], float]:
+        """:meth:`verdicts`, and the seconds that they took."""
+        start = time.perf_counter()
+        return self.verdicts(*args, **columns), time.perf_counter() - start
 
     def dry_call(self, prompt: Any, completion: Completion, **columns: Any) -> Verdict:
         """The verdict on one row. Raises :class:`RewardError` also for whatever the function raises."""

@@ -23,7 +23,8 @@ def load_reward(use: str, args: dict[str, Any] | None = None) -> Reward:
 
     ``use`` is a built-in name (``math``, ``code``), the name of an installed package's entry point,
     ``package.module:function`` or ``path/to/file.py:function``. Nothing is called but, for a built-in, the
-    grader's own self-test. Raises :class:`RewardError`.
+    grader's own self-test. A function with a true attribute ``concurrent`` may be called from any thread, as may the
+    built-in ones. Raises :class:`RewardError`.
     """
     source, _, attribute = (BUILT_IN.get(use) or _entry_point(use) or use).rpartition(":")
     if not source:
@@ -36,7 +37,8 @@ def load_reward(use: str, args: dict[str, Any] | None = None) -> Reward:
     _check_signature(use, function, args or {})
     if use in BUILT_IN:
         module.self_test()
-    return Reward(use, function, dict(args or {}))
+    concurrent = use in BUILT_IN or bool(getattr(function, "concurrent", False))
+    return Reward(use, function, dict(args or {}), concurrent)
 
 
 def installed() -> dict[str, list[str]]:

@@ -58,8 +58,7 @@ def degenerate(correct: Sequence[float], group_size: int) -> list[bool]:
 
 def draw_groups(
     problems: Sequence[Problem],
-    sample: Callable[[Sequence[Problem], Sequence[int], int], Sequence[Completion]],
-    judge: Callable[[Sequence[Problem], Sequence[Completion]], Sequence[Judgement]],
+    roll_out: Callable[[Sequence[Problem], Sequence[int], int], tuple[list[Completion], list[Judgement]]],
     fresh: Callable[[int, int], Problem],
     *,
     group_size: int,
@@ -67,12 +66,10 @@ def draw_groups(
 ) -> Groups:
     """Sample and judge a group of each of ``problems``, then up to ``max_resamples`` times those that are degenerate.
 
-    ``sample(problems, places, attempt)`` and ``judge(problems, completions)`` answer for whole groups,
-    ``fresh(place, attempt)`` names the problem that a place goes on with; ``attempt`` is 0 at first.
+    ``roll_out(problems, places, attempt)`` samples and judges whole groups, ``fresh(place, attempt)`` names the
+    problem that a place goes on with; ``attempt`` is 0 at first.
     """
-    places = range(len(problems))
-    completions = list(sample(problems, places, 0))
-    judgements = list(judge(problems, completions))
+    completions, judgements = roll_out(problems, range(len(problems)), 0)
     first_correct = [judgement.correct for judgement in judgements]
     groups = Groups(list(problems), completions, judgements, [0] * len(problems), first_correct)
     for attempt in range(1, max_resamples + 1):
@@ -81,8 +78,7 @@ def draw_groups(
         if not places:
             break
         problems = [fresh(place, attempt) for place in places]
-        completions = sample(problems, places, attempt)
-        judgements = judge(problems, completions)
+        completions, judgements = roll_out(problems, places, attempt)
         for index, place in enumerate(places):
             old, new = (slice(start * group_size, (start + 1) * group_size) for start in (place, index))
             groups.problems[place] = problems[index]

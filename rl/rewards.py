@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from fbt_rl.config import LengthConfig, RewardConfig
-from reward.base import RewardError, Verdict
+from fbt_rl.config import Grading, LengthConfig, RewardConfig
+from fbt_rl.grading import grading_threads, load_reward_for
+from reward.base import Reward, RewardError, Verdict
 from reward.length import LENGTH_REWARDS
-from reward.load import load_reward
+
+logger = logging.getLogger(__name__)
 
 _NOT_JUDGED = math.nan
 _WRONG = Verdict(False, 0.0)
@@ -26,6 +31,10 @@ class Judgement(NamedTuple):
     scores: tuple[tuple[str, float | None], ...] = ()
 
 
+# Of some whole groups, for each reward: what it says of them and how long that took; None: not asked yet.
+Asked = list["Future[tuple[list[Verdict], float]] | None"]
+
+
 class StageRewards:
     """The rewards of an RL stage, for whole groups of completions, group after group.
 
@@ -33,13 +42,22 @@ class StageRewards:
     completion that any of them cannot judge has no reward. Nor has one whose score lies beyond ``bound``:
     a single such number in the batch's deviation would make every other advantage nothing.
     ``length_weight`` is the w of METHOD 2.5 in force; None: the length reward has none.
+
+    Those that may run in a thread can be asked (:meth:`ask`) for the groups that are complete while others
+    are still being decoded; the rest are called once, for all groups, in the caller's thread.
     """
 
     def __init__(
-        self, rewards: Sequence[RewardConfig], length: LengthConfig | None, group_size: int, bound: float = math.inf
+        self,
+        rewards: Sequence[RewardConfig],
+        length: LengthConfig | None,
+        group_size: int,
+        bound: float = math.inf,
+        grading: Grading = "node",
     ):
         """Raises RewardError for a reward that cannot be loaded, or settings of ``length`` that do not fit."""
-        self._rewards = [load_reward(reward.use, reward.args) for reward in rewards]
+        self._rewards = [load_reward_for(reward, grading) for reward in rewards]
+        self._threads = grading_threads(grading)
         self._weights = [reward.weight for reward in rewards]
         self._length = length
         if length is not None:
@@ -51,6 +69,14 @@ class StageRewards:
         self._bound = bound
         self.length_weight = None if length is None else length.weight
 
+    def ask(self, **columns: Sequence[Any]) -> Asked:
+        """Have the rewards that may run in a thread judge some whole groups there; ``columns`` as in a call."""
+        given = self._with_groups(columns)
+        return [
+            self._threads.submit(reward.timed_verdicts, **given) if reward.concurrent else None
+            for reward in self._rewards
+        ]
+
     def __call__(
         self,
         prompts: Sequence[str],
@@ -58,23 +84,45 @@ class StageRewards:
         completion_ids: Sequence[Sequence[int]],
         truncated: Sequence[bool],
         lengths: Sequence[int] | None = None,
+        asked: Sequence[Asked] = (),
         **columns: Sequence[Any],
     ) -> list[Judgement]:
         """One judgement a completion.
 
         ``columns`` are the problems' other columns, one entry a completion; ``lengths`` is what counts for
-        shaping (default: all tokens). A truncated completion is wrong whatever it says. Raises RewardError where
+        shaping (default: all tokens); ``asked`` is what :meth:`ask` gave for all of them, a part after the other.
+        A truncated completion is wrong whatever it says. Raises RewardError where
         a reward breaks its contract, or where partial credit is to be shaped by length.
         """
-        groups = [row // self._group_size for row in range(len(completions))]
-        columns = {**columns, "completion_ids": completion_ids, "group": groups}
-        judge, *others = ([*map(self._bounded, r.verdicts(prompts, completions, **columns))] for r in self._rewards)
+        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
+        parts = asked or [self.ask(**given)]
+        judge, *others = (
+            [*map(self._bounded, self._verdicts(reward, [part[number] for part in parts], given))]
+            for number, reward in enumerate(self._rewards)
+        )
         judge = [_WRONG if cut else verdict for verdict, cut in zip(judge, truncated, strict=True)]
         shaped = [verdict.score for verdict in judge]
         if self._length is not None:
             shaped = self._shaped(shaped, lengths or [len(ids) for ids in completion_ids], self._length)
         rows = zip(shaped, zip(judge, *others, strict=True), strict=True)
         return [self._judgement(first, verdicts) for first, verdicts in rows]
+
+    def _verdicts(self, reward: Reward, parts: Asked, given: dict[str, Any]) -> list[Verdict]:
+        """Of one reward, from its ``parts``, or by calling it now."""
+        start = time.perf_counter()
+        if reward.concurrent:
+            found = [part.result() for part in parts if part is not None]
+        else:
+            found = [reward.timed_verdicts(**self._with_groups(given))]
+        verdicts, seconds = [verdict for some, _ in found for verdict in some], sum(taken for _, taken in found)
+        logger.info(
+            "reward %r: %d completions in %.2f s, %.0f a second; decoding was over for %.2f s of it",
+            *(reward.name, len(verdicts), seconds, len(verdicts) / max(seconds, 1e-9), time.perf_counter() - start),
+        )
+        return verdicts
+
+    def _with_groups(self, columns: dict[str, Any]) -> dict[str, Any]:
+        return columns | {"group": [row // self._group_size for row in range(len(columns["completions"]))]}
 
     def _judgement(self, shaped: float | None, verdicts: Sequence[Verdict]) -> Judgement:
         """Of one completion: the verdicts of all rewards, the first one's score being ``shaped`` by length."""

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from fbt_rl.config import RLStage
-from fbt_rl.decoding import Completion, SamplingParams, decode
+from fbt_rl.decoding import Completion, OnEnd, SamplingParams, decode
 
 Batch = dict[str, Tensor]  # what the loss is computed from; tensors without dimensions are of the whole batch
 
@@ -64,13 +64,14 @@ def sample_completions(
     eos_token_ids: Sequence[int],
     seed: int,
     row_keys: Sequence[int],
+    on_end: OnEnd | None = None,
 ) -> list[Completion]:
     """Sample ``stage.group_size`` completions of each prompt at the stage's mode and temperature.
 
     The distribution is never cut to its top: a truncated one would bias the ratio of the loss. Latents are kept
     where the mode has them and ``stage.latents`` is "store". ``row_keys`` are the rows' places in the batch
-    of all ranks, so that what a row samples does not depend on their number. Raises ValueError for a prompt
-    that does not fit (see ``decode``).
+    of all ranks, so that what a row samples does not depend on their number. ``on_end`` is told of each row as it
+    ends. Raises ValueError for a prompt that does not fit (see ``decode``).
     """
     params = SamplingParams(
         mode=stage.mode,
@@ -80,7 +81,7 @@ def sample_completions(
         eos_token_ids=tuple(eos_token_ids),
     )
     keep = stage.mode != "standard" and stage.latents == "store"
-    return decode(model, prompts, params, seed=seed, row_keys=row_keys, return_latents=keep)
+    return decode(model, prompts, params, seed=seed, row_keys=row_keys, return_latents=keep, on_end=on_end)
 
 
 def sample_rollouts(

@@ -60,7 +60,8 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
     )
     if stage.saved_batch is not None:
         check_batch(Path(stage.saved_batch), context, arguments.world_size)
-    rewards = StageRewards(stage.rewards, stage.length, stage.group_size, stage.reward_bound)
+    grading = context.config.resources.grading
+    rewards = StageRewards(stage.rewards, stage.length, stage.group_size, stage.reward_bound, grading)
     tokenizer = load_tokenizer(context.source)
     model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
     if stage.mode != "standard" and not is_fbt(model):

@@ -15,6 +15,9 @@ from pipeline_helpers import assert_all_gone
 from fbt_rl import reaper
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.cluster import Cluster, ClusterError
+from fbt_rl.config import RewardConfig
+from fbt_rl.grading import load_reward_for
+from reward.base import RewardError
 
 WAIT_S = 240  # on a busy machine; idle, a start takes about 15 s
 
@@ -89,6 +92,43 @@ def test_ctrl_c(driver):
     assert_all_gone(processes, within_s=5)
     state = RunFolder(run_dir).read_state()
     assert (state["status"], state["stages"]["base"]["status"]) == ("interrupted", "interrupted")
+
+
+REWARD = """
+import os, signal, threading
+
+def own(prompts, completions, completion_ids, *, answer, **columns):
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # works in a main thread only
+    return [1 / int(text) if text.isdigit() else float(text == gold) for text, gold in zip(completions, answer)]
+
+def few(prompts, completions, completion_ids, **columns):
+    return [1.0]
+
+def deadly(prompts, completions, completion_ids, **columns):
+    os._exit(1)
+"""
+
+
+def test_ray_tasks_grade_as_this_process_would(tmp_path):
+    (tmp_path / "own.py").write_text(REWARD)
+    columns = {"prompts": ["p"] * 3, "completions": ["a", "0", "2"], "completion_ids": [[1]] * 3, "answer": ["a"] * 3}
+    boxed = columns | {"completions": ["\\boxed{a}", "a", "\\boxed{\\frac{2}{4}}"], "answer": ["a", "a", "0.5"]}
+
+    def reward(use, grading="ray"):
+        return load_reward_for(RewardConfig(use=use), grading)
+
+    with Cluster():
+        assert reward("math").verdicts(**boxed) == reward("math", "node").verdicts(**boxed)
+        assert [verdict.score for verdict in reward("math").verdicts(**boxed)] == [1.0, 0.0, 1.0]
+        own = reward(f"{tmp_path}/own.py:own").verdicts(**columns)
+        assert [(verdict.score, verdict.error) for verdict in own] == [(1.0, None), (None, "raised"), (0.5, None)]
+        with pytest.raises(RewardError, match="returned 1 results for 3 completions"):
+            reward(f"{tmp_path}/own.py:few").verdicts(**columns)
+        lost = reward(f"{tmp_path}/own.py:deadly").verdicts(**columns)
+        assert [(verdict.score, verdict.error) for verdict in lost] == [(None, "grader")] * 3
+        del columns["answer"]
+        with pytest.raises(RewardError, match="needs the column answer"):
+            reward(f"{tmp_path}/own.py:own").verdicts(**columns)
 
 
 def test_the_reaper_kills_what_bears_the_mark_and_nothing_else(tmp_path):

@@ -295,20 +295,40 @@ def test_nothing_is_computed_for_finished_rows_or_repeated_prompts(model):
     hook = model.register_forward_pre_hook(
         lambda module, args, kwargs: rows.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    done = []
+    ended = []
     prompts = ragged_prompts()
     settings = params(mode="soft", temperature=1.2, num_samples=3, eos_token_ids=(2, 9, 14))
     try:
-        completions = decode(model, prompts, settings, progress=lambda *counts: done.append(counts))
+        completions = decode(model, prompts, settings, on_end=lambda *row: ended.append((len(rows), *row)))
     finally:
         hook.remove()
     lengths = [len(c.token_ids) for c in completions]
     assert rows[0] == (6, 17)  # seven prompts of which two are equal, once each
     live = [sum(length > step for length in lengths) for step in range(1, max(lengths))]
     assert rows[1:] == [(count, 1) for count in live]
-    assert done[-1] == (21, 21)
-    assert done == sorted(done)
-    assert {count for count, _ in done} <= {21 - count for count in [*live, 0]}
+    told = {row: (when, tokens, reason) for when, row, tokens, reason in ended}
+    assert len(ended) == len(told) == 21
+    for row, completion in enumerate(completions):  # as soon as it has ended: after so many forward passes
+        assert told[row] == (len(completion.token_ids), completion.token_ids, completion.finish_reason)
+
+
+def test_rows_end_where_enough_is_said(model):
+    prompts, settings = ragged_prompts(), params(mode="soft", temperature=1.2, num_samples=2, max_new_tokens=30)
+    whole = decode(model, prompts, settings, return_latents=True)
+    asked = []
+
+    def stopped(token_ids):
+        asked.append(len(token_ids))
+        return token_ids[0] % 2 == 0 and len(token_ids) >= 10
+
+    found = decode(model, prompts, settings, stopped=stopped, return_latents=True)
+    assert set(asked) == {8, 16, 24}
+    assert {row.token_ids[0] % 2 for row in whole} == {0, 1}
+    for row, full in zip(found, whole, strict=True):
+        length, reason = (16, "stop") if full.token_ids[0] % 2 == 0 else (30, "length")
+        assert (row.token_ids, row.finish_reason) == (full.token_ids[:length], reason)
+        torch.testing.assert_close(row.latents, full.latents[:length])
+        torch.testing.assert_close(row.logprobs, full.logprobs[:length])
 
 
 # --- distributions ---------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import re
 import socket
+import threading
+import time
 from collections import Counter
 from itertools import chain, count
 
@@ -18,7 +20,7 @@ from fbt_rl.artifacts import RunFolder, StageContext
 from fbt_rl.config import ArithmeticData, FileData, ModelConfig, TokenizerConfig
 from fbt_rl.config_file import ConfigError, load_config
 from fbt_rl.decoding import Completion, SamplingParams, decode
-from fbt_rl.evaluation import evaluate
+from fbt_rl.evaluation import answering, evaluate
 from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.evaluate import evaluate_model, run
 from fbt_rl.evaluation.summary import summarise
@@ -170,7 +172,7 @@ def decoded(monkeypatch):
         counts.update((params.mode, tuple(prompt)) for prompt in prompts)
         return decode(model, prompts, params, **options)
 
-    monkeypatch.setattr(evaluate, "decode", counting)
+    monkeypatch.setattr(answering, "decode", counting)
     return counts, state
 
 
@@ -236,9 +238,9 @@ def writes(monkeypatch):
             rows = enumerate(zip(ended, reasons, strict=True))
             return [Completion(place, 0, row, torch.zeros(0), None, why) for place, (row, why) in rows]
 
-        monkeypatch.setattr(evaluate, "decode", written)
+        monkeypatch.setattr(answering, "decode", written)
         monkeypatch.setattr(evaluate, "load_tokenizer", lambda folder: tokenizer)
-        monkeypatch.setattr(evaluate.time, "perf_counter", chain([1.0, 3.0], count(4.0)).__next__)
+        monkeypatch.setattr(answering.time, "perf_counter", chain([1.0, 3.0], count(4.0)).__next__)
 
     return let
 
@@ -269,6 +271,63 @@ def test_an_answer_ends_before_a_stop_text(model_folder, problems, writes):
         (box, 10, "stop", True),  # with its end token
         (box + "...", 12, "length", False),
     ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_decoding_ends_soon_after_a_stop_text(model_folder, problems, monkeypatch, mode):
+    def asked(whole):
+        with monkeypatch.context() as patch:
+            written = []
+
+            def kept(*args, **options):
+                written.extend(decode(*args, **(options | ({"stopped": None} if whole else {}))))
+                return written[-len(args[1]) * args[2].num_samples :]
+
+            patch.setattr(answering, "decode", kept)
+            settings = {**SETTINGS, "max_new_tokens": 60, "stop": ["7", "23", "+"]}
+            return answers(model_folder, problems, [mode], **settings), sum(len(row.token_ids) for row in written)
+
+    (ended, few), (cut, many) = asked(whole=False), asked(whole=True)
+    assert ended.equals(cut)
+    assert "stop" in ended["finish_reason"].to_pylist()
+    assert few < 0.7 * many
+
+
+def test_a_batch_is_graded_while_the_next_one_is_decoded(model_folder, problems):
+    threads, decoding = [], threading.get_ident()
+
+    def judge(prompts, completions, completion_ids, **columns):
+        threads.append((threading.get_ident(), len(completions)))
+        return [1.0] * len(completions)
+
+    for concurrent in (True, False):
+        threads.clear()
+        reward = Reward("judge", judge, concurrent=concurrent)
+        rows = evaluate_model(model_folder, problems, ["soft"], reward=reward, batch_size=8, **SETTINGS)
+        assert [count for _, count in threads] == [8] * 5
+        assert {thread == decoding for thread, _ in threads} == {not concurrent}
+        assert len(rows) == 40
+
+
+def test_what_is_decoded_is_graded_and_kept_when_the_next_batch_fails(model_folder, problems, tmp_path, monkeypatch):
+    calls = []
+
+    def failing(*args, **options):
+        calls.append(args)
+        if len(calls) == 3:
+            raise RuntimeError("out of memory")
+        return decode(*args, **options)
+
+    def slow(prompts, completions, completion_ids, **columns):
+        time.sleep(0.2)
+        return [1.0] * len(completions)
+
+    monkeypatch.setattr(answering, "decode", failing)
+    settings = {**SETTINGS, "reward": Reward("slow", slow, concurrent=True), "batch_size": 8, "folder": tmp_path}
+    with pytest.raises(RuntimeError, match="out of memory"):
+        evaluate_model(model_folder, problems, ["soft"], **settings)
+    evaluate_model(model_folder, problems, ["soft"], **settings)
+    assert [len(args[1]) for args in calls] == [4] * 6  # two batches, one in vain, and the three that were left
 
 
 @pytest.mark.parametrize("chat", [True, False])

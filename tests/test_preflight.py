@@ -173,6 +173,8 @@ def test_out_of_range_and_unknown_keys_name_the_path():
         ({"gpus_per_worker": 0.5}, (64, 2), GroupSize(4, 1, 0.5, 1)),
         ({"workers": 3, "cpus_per_worker": 2, "threads": 2}, (6, 0), GroupSize(3, 2, 0.0, 2)),
         ({"workers": 4}, (8, 2), GroupSize(4, 1, 0.0, 1)),
+        ({"grading": "ray"}, (2, 0), GroupSize(1, 1, 0.0, 1)),
+        ({"grading": "ray"}, (3, 0), GroupSize(2, 1, 0.0, 1)),
     ],
 )
 def test_worker_groups(resources, there, size):
@@ -183,4 +185,7 @@ def test_worker_groups(resources, there, size):
 def test_a_group_that_does_not_fit_is_an_error():
     wanted = helpers.make_config(resources={"cpus_per_worker": 4}).resources
     with pytest.raises(ResourceError, match=r"1 workers x 4 CPU = 4 CPUs, here has 2"):
+        plan_group(wanted, Available(2, 0, "here"))
+    wanted = helpers.make_config(resources={"workers": 2, "grading": "ray"}).resources
+    with pytest.raises(ResourceError, match=r"2 workers take all 2 CPUs of here, and resources.grading ray needs"):
         plan_group(wanted, Available(2, 0, "here"))

@@ -85,24 +85,19 @@ def test_groups_are_replaced_up_to_the_bound():
     verdicts = {(1, 0): [1, 1], (1, 1): [0, 0], (1, 2): [1, 0], (2, 0): [0, 0], (2, 1): [0, 0], (2, 2): [0, 0]}
     asked = []
 
-    def sample(problems, places, attempt):
+    def roll_out(problems, places, attempt):
         asked.append((attempt, list(places), [problem["id"] for problem in problems]))
-        return [
-            Completion(0, number, [place, attempt, number], None, None, "stop") for place in places for number in (0, 1)
-        ]
-
-    def judge(problems, completions):
-        found = []
-        for place, attempt, number in (completion.token_ids for completion in completions):
-            correct = verdicts.get((place, attempt), [0, 1])[number]
-            # Equal correctness, different rewards: a shaped reward keeps no group.
-            found.append(Judgement(correct + number / 10, float(correct)))
-        return found
+        completions, judgements = [], []
+        for place in places:
+            for number, correct in enumerate(verdicts.get((place, attempt), [0, 1])):
+                completions.append(Completion(0, number, [place, attempt, number], None, None, "stop"))
+                # Equal correctness, different rewards: a shaped reward keeps no group.
+                judgements.append(Judgement(correct + number / 10, float(correct)))
+        return completions, judgements
 
     groups = draw_groups(
         [{"id": place} for place in range(3)],
-        sample,
-        judge,
+        roll_out,
         lambda place, attempt: {"id": f"{place} again {attempt}"},
         group_size=2,
         max_resamples=2,
@@ -123,14 +118,12 @@ def test_groups_are_replaced_up_to_the_bound():
 def test_no_round_is_run_for_nothing():
     rounds = []
 
-    def sample(problems, places, attempt):
+    def roll_out(problems, places, attempt):
         rounds.append(attempt)
-        return [Completion(0, number, [number], None, None, "stop") for number in (0, 1)]
+        completions = [Completion(0, number, [number], None, None, "stop") for number in (0, 1)]
+        return completions, [Judgement(0.0, float(row.token_ids[0])) for row in completions]
 
-    def judge(problems, completions):
-        return [Judgement(0.0, float(row.token_ids[0])) for row in completions]
-
-    draw_groups([{}], sample, judge, lambda place, attempt: {}, group_size=2, max_resamples=5)
+    draw_groups([{}], roll_out, lambda place, attempt: {}, group_size=2, max_resamples=5)
     assert rounds == [0]
 
 

@@ -1,6 +1,7 @@
 """Advantages, rewards, monitors, the layout and the record of rollouts, each by hand."""
 
 import math
+import threading
 
 import pyarrow.parquet as pq
 import pytest
@@ -9,7 +10,7 @@ from rl_cases import rl_context
 
 from fbt_rl.config import LengthConfig, RewardConfig
 from fbt_rl.decoding import Completion
-from reward.base import RewardError
+from reward.base import Reward, RewardError
 from reward.length import relative
 from rl import record, rollout
 from rl.advantage import group_advantages, importance_weights
@@ -114,6 +115,25 @@ def test_total_is_weighted_and_correctness_shaped_by_length():
     first = relative([True, True, False, True], [1, 3, 2, 5], weight=0.5, sigma_min=1.0)
     second = relative([True, True, False, False], [1, 3, 2, 5], weight=0.5, sigma_min=1.0)
     assert [judgement.reward for judgement in judged] == pytest.approx([2 * value - 0.5 for value in first + second])
+
+
+def test_some_rewards_are_asked_for_groups_that_are_complete():
+    asked = []
+
+    def told(prompts, completions, completion_ids, *, group, **columns):
+        asked.append((threading.current_thread() is threading.main_thread(), completions, group))
+        return [float(text == "a") for text in completions]
+
+    rewards = StageRewards([RewardConfig(use="test_rl_parts:odd")] * 2, LengthConfig(), group_size=2)
+    rewards._rewards = [Reward("beside", told, concurrent=True), Reward("after", told)]
+    texts, ids = ["a", "b", "b", "a"], [[1], [1, 2], [1], [1, 2, 3]]
+    rows = {"prompts": ["p"] * 4, "completions": texts, "completion_ids": ids}
+    parts = [rewards.ask(**{name: values[i : i + 2] for name, values in rows.items()}) for i in (0, 2)]
+    found = rewards(**rows, truncated=[False] * 4, asked=parts)
+    assert asked == [(False, ["a", "b"], [0, 0]), (False, ["b", "a"], [0, 0]), (True, texts, [0, 0, 1, 1])]
+    assert found == rewards(**rows, truncated=[False] * 4)  # as when all are asked at once
+    assert asked[3:] == [(False, texts, [0, 0, 1, 1]), (True, texts, [0, 0, 1, 1])]
+    assert [judgement.correct for judgement in found] == [1, 0, 0, 1]
 
 
 def test_what_cannot_be_judged_has_no_reward():

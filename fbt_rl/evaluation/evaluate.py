@@ -13,10 +13,8 @@ import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +23,22 @@ import pyarrow.parquet as pq
 import torch
 import torch.distributed
 from datasets import Dataset
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fbt_rl.artifacts import StageContext, StageFolder
 from fbt_rl.config import EvalStage, Mode
 from fbt_rl.config_file import ConfigError
-from fbt_rl.decoding import Completion, SamplingParams, decode
+from fbt_rl.decoding import SamplingParams
+from fbt_rl.evaluation.answering import MAX_SAMPLES, Answerer, Progress, write_table
 from fbt_rl.evaluation.summary import summarise
-from fbt_rl.evaluation.table import SCHEMA, before_stop, modes_of
-from fbt_rl.model import is_fbt, load_model
+from fbt_rl.evaluation.table import modes_of
+from fbt_rl.grading import load_reward_for
+from fbt_rl.model import load_model
 from fbt_rl.tasks import content_hash, encode_prompt, load_problems, prompt_text
 from fbt_rl.tokenization import load_tokenizer
 from reward.base import Reward
 from reward.load import load_reward
-from reward.reasoning import reasoning_tokens
 
-_SHARD_SCHEMA = SCHEMA.append(pa.field("index", pa.int64()))  # the problem's place in the data
-_MAX_SAMPLES = 1 << 16  # a row's key is index * 65,536 + sample, so more samples keep the first ones
 _FINGERPRINT = b"fingerprint"
 
 
@@ -63,7 +59,7 @@ def run(stage: EvalStage, context: StageContext) -> dict[str, Any]:
         samples=stage.samples,
         temperature=stage.temperature,
         batch_size=stage.batch_size,
-        reward=load_reward(stage.reward.use, stage.reward.args),
+        reward=load_reward_for(stage.reward, context.config.resources.grading),
         chat=stage.chat,
         stop=stage.stop,
         reasoning_marker=stage.reasoning_marker,
@@ -101,8 +97,8 @@ def evaluate_model(
     ``reasoning_marker``: as in :func:`reward.reasoning.answer_start`. Raises ValueError when the
     model lacks feedback for a mode or a prompt does not fit its context.
     """
-    if not 1 <= samples <= _MAX_SAMPLES:
-        raise ValueError(f"samples is {samples}; expected 1 to {_MAX_SAMPLES:,}")
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise ValueError(f"samples is {samples}; expected 1 to {MAX_SAMPLES:,}")
     if not len(problems):
         raise ValueError("there are no problems to evaluate on")
     reward = reward or load_reward("math")
@@ -132,11 +128,12 @@ def evaluate_model(
             )
             rows = problems.to_list()
             texts = [prompt_text(tokenizer, row["prompt"], chat=chat) for row in rows]
-            answerer = _Answerer(
+            prompt_ids = [encode_prompt(tokenizer, row["prompt"], chat=chat) for row in rows]
+            answerer = Answerer(
                 model=model,
                 tokenizer=tokenizer,
                 problems=rows,
-                prompt_ids=[encode_prompt(tokenizer, row["prompt"], chat=chat) for row in rows],
+                prompt_ids=prompt_ids,
                 prompt_hashes=[hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
                 reward=reward,
                 params=params,
@@ -145,134 +142,18 @@ def evaluate_model(
                 seed=seed,
             )
             answerer.check(modes, str(model_folder))
-            shares: list[tuple[Mode, list[int]]] = [(mode, answerer.share(pending[mode])) for mode in modes]
-            total = samples * sum(len(share) for _, share in shares)
-            quiet = True if _rank() else None  # None: shown on a terminal only
-            with tqdm(total=total, unit="answer", disable=quiet) as bar:
-                for mode, share in shares:
-                    bar.set_description(mode)
-                    answerer.answer(mode, share, batch_size, shards, bar)
+            longest_first = {mode: sorted(left, key=lambda i: -len(prompt_ids[i])) for mode, left in pending.items()}
+            shares: dict[Mode, list[int]] = {mode: longest_first[mode][_rank() :: _world_size()] for mode in modes}
+            total = samples * sum(map(len, shares.values()))
+            with Progress(total, StageFolder(Path(place)), leads=is_first_rank()) as progress:
+                for mode, share in shares.items():
+                    progress.bar.set_description(mode)
+                    answerer.answer(mode, share, batch_size, shards, progress)
         _barrier()
-        if _rank() == 0:
+        if is_first_rank():
             _merge(shards, target, modes, fingerprint)
         _barrier()
         return pq.read_table(target)
-
-
-@dataclass(frozen=True)
-class _Answerer:
-    """A model with all that is needed to answer problems and judge the answers."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    problems: list[dict[str, str]]
-    prompt_ids: list[list[int]]  # of each problem
-    prompt_hashes: list[str]
-    reward: Reward
-    params: SamplingParams  # but for the mode
-    stop: Sequence[str]
-    reasoning_marker: str
-    seed: int
-
-    def check(self, modes: Sequence[Mode], name: str) -> None:
-        """Refuse what cannot be answered, before any work."""
-        latent = [mode for mode in modes if mode != "standard"]
-        if latent and not is_fbt(self.model):
-            raise ValueError(
-                f"modes {', '.join(latent)} need a model with latent feedback; the one in {name} has none. "
-                "Evaluate it in mode 'standard' only"
-            )
-        window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        lengths = [len(ids) for ids in self.prompt_ids]
-        if window is not None and max(lengths) + self.params.max_new_tokens > window:
-            problem = self.problems[lengths.index(max(lengths))]
-            raise ValueError(
-                f"problem {problem['problem_id']!r} has a prompt of {max(lengths)} tokens; with max_new_tokens "
-                f"{self.params.max_new_tokens} that is more than the model's context of {window}. Lower max_new_tokens "
-                "or leave such problems out: an evaluation passes over none by itself"
-            )
-
-    def share(self, pending: list[int]) -> list[int]:
-        """This rank's part of the ``pending`` problems (their places), the longest prompts first."""
-        return sorted(pending, key=lambda index: -len(self.prompt_ids[index]))[_rank() :: _world_size()]
-
-    def answer(self, mode: Mode, share: list[int], batch_size: int, shards: Path, bar: tqdm) -> None:
-        """Answer the problems ``share`` and write a shard for each batch."""
-        samples = self.params.num_samples
-        size = max(1, batch_size // samples)
-        for start in range(0, len(share), size):
-            batch = share[start : start + size]
-
-            def report(done: int, _total: int, before: int = bar.n) -> None:
-                bar.update(before + done - bar.n)
-
-            began = time.perf_counter()
-            completions = decode(
-                self.model,
-                [self.prompt_ids[index] for index in batch],
-                replace(self.params, mode=mode),
-                seed=self.seed,
-                row_keys=[index * _MAX_SAMPLES + sample for index in batch for sample in range(samples)],
-                batch_size=batch_size,
-                progress=report,
-            )
-            seconds = (time.perf_counter() - began) / len(completions)
-            rows = self._graded(mode, batch, completions, seconds)
-            _write(shards / f"{mode}-{min(batch):08d}.parquet", pa.Table.from_pylist(rows, _SHARD_SCHEMA))
-
-    def _graded(
-        self, mode: Mode, batch: list[int], completions: list[Completion], seconds: float
-    ) -> list[dict[str, Any]]:
-        indices = [batch[completion.prompt_index] for completion in completions]
-        problems = [self.problems[index] for index in indices]
-        token_ids = [completion.token_ids for completion in completions]
-        written = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-        texts = [before_stop(text, self.stop) for text in written]
-        verdicts = self.reward.verdicts(
-            prompts=[problem["question"] for problem in problems],
-            completions=texts,
-            completion_ids=token_ids,
-            answer=[problem["answer"] for problem in problems],
-            problem_id=[problem["problem_id"] for problem in problems],
-        )
-        thoughts = [reasoning_tokens(ids, self.tokenizer.decode, self.reasoning_marker) for ids in token_ids]  # pyright: ignore[reportArgumentType]
-        kept = self._count(texts) if self.stop else [0] * len(texts)
-        rows = []
-        for place, (index, problem, completion, text, verdict) in enumerate(
-            zip(indices, problems, completions, texts, verdicts, strict=True)
-        ):
-            stopped = text != written[place]
-            finish = "stop" if stopped else completion.finish_reason
-            length = min(kept[place], len(completion.token_ids)) if stopped else len(completion.token_ids)
-            thought = min(thoughts[place], length)
-            rows.append(
-                {
-                    "index": index,
-                    "problem_id": problem["problem_id"],
-                    "mode": mode,
-                    "sample": completion.sample,
-                    "prompt": problem["question"],
-                    "prompt_hash": self.prompt_hashes[index],
-                    "completion": text,
-                    "answer": problem["answer"],
-                    "extracted": verdict.extracted,
-                    "correct": False if finish == "length" else verdict.correct,
-                    "error": verdict.error,
-                    "finish_reason": finish,
-                    "num_tokens": length,
-                    "reasoning_tokens": thought,
-                    "answer_tokens": length - thought,
-                    "seconds": seconds,
-                    "level": problem["level"] or None,
-                    "subject": problem["subject"] or None,
-                    "seed": self.seed,
-                }
-            )
-        return rows
-
-    def _count(self, texts: list[str]) -> list[int]:
-        ids: Any = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return list(map(len, ids))
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -305,16 +186,9 @@ def _merge(shards: Path, target: Path, modes: Sequence[Mode], fingerprint: str) 
         of_mode = pa.concat_tables(pq.read_table(path) for path in sorted(shards.glob(f"{mode}-*.parquet")))
         parts.append(of_mode.sort_by([("index", "ascending"), ("sample", "ascending")]))
     table = pa.concat_tables(parts).drop_columns(["index"])
-    _write(target, table.replace_schema_metadata({_FINGERPRINT: fingerprint}))
+    write_table(target, table.replace_schema_metadata({_FINGERPRINT: fingerprint}))
     for done in target.parent.glob("shards-*"):  # those of other settings as well
         shutil.rmtree(done)
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    pq.write_table(table, temporary)
-    temporary.replace(path)
 
 
 # --- process -------------------------------------------------------------------------------------
@@ -322,6 +196,10 @@ def _write(path: Path, table: pa.Table) -> None:
 
 def _rank() -> int:
     return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
+def is_first_rank() -> bool:
+    return _rank() == 0
 
 
 def _world_size() -> int:

@@ -169,7 +169,7 @@ class FBTHarness(TemplateLM):
     # --- generation ------------------------------------------------------------------------------
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Answers up to the first stop text or end token; what a batch writes after a stop text is thrown away."""
+        """Answers up to the first stop text or end token."""
         groups: dict[tuple[SamplingParams, tuple[str, ...]], list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(self._generation(request.args[1]), []).append(index)
@@ -180,8 +180,12 @@ class FBTHarness(TemplateLM):
                 prompts = [self.tok_encode(requests[i].args[0]) or [self.prefix_token_id] for i in indices]
                 self._report_cut(sum(len(prompt) > room for prompt in prompts))
 
-                def report(done: int, _total: int, before: int = bar.n) -> None:
-                    bar.update(before + done - bar.n)
+                def ended(*_: Any) -> None:
+                    bar.update()
+
+                def stopped(token_ids: list[int], stops: tuple[str, ...] = stops) -> bool:
+                    text = self.tokenizer.decode(token_ids, skip_special_tokens=True)
+                    return before_stop(text, stops) != text
 
                 completions = decode(
                     self.model,
@@ -190,7 +194,8 @@ class FBTHarness(TemplateLM):
                     seed=self.seed,
                     row_keys=indices,
                     batch_size=self.batch_size,
-                    progress=report,
+                    stopped=stopped if stops else None,
+                    on_end=ended,
                 )
                 for index, completion in zip(indices, completions, strict=True):
                     written = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
