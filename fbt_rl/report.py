@@ -36,6 +36,7 @@ from fbt_rl.report_charts import (
 )
 from fbt_rl.report_examples import examples, rollouts
 from fbt_rl.report_figures import Chart
+from fbt_rl.report_groups import groups_of
 from fbt_rl.report_reference import beside_published
 from fbt_rl.report_text import page_script, render
 
@@ -83,6 +84,7 @@ def write_report(run_dir: str | Path, reference: str | None = None) -> Path:
         "answers": all_answers(tables),
         "files": {name: _files(run.stage(name).path) for name in config.stages},
         "rollouts": {name: rollouts(run.stage(name).rollouts_path) for name in report["rl"]},
+        "groups_of": groups_of,
         "run_facts": _run_facts(report["run"]),
         "config_text": dump_config(config),
         **page_script(),

@@ -12,8 +12,10 @@ from fbt_rl import report_figures as figures
 from fbt_rl.evaluation.table import Rows as Samples
 from fbt_rl.evaluation.table import modes_of, of_mode
 from fbt_rl.report_figures import Chart, Rows, Series
+from fbt_rl.report_groups import Groups, groups_of
 
 Lengths = Mapping[str, Mapping[str, np.ndarray]]  # label -> mode -> lengths of the right answers
+MOST_GROUPS = 12  # with a row each in a chart; more are left to the table
 
 
 def comparison_charts(end: str, comparisons: Rows, summaries: Series, lengths: Lengths) -> list[Chart]:
@@ -99,7 +101,7 @@ def evaluation_charts(summaries: Series, lengths: Lengths, end: str = "") -> lis
 def detail_charts(
     end: str, what: str, lengths: Mapping[str, np.ndarray], summaries: Mapping[str, Mapping[str, Any]]
 ) -> list[Chart]:
-    """Lengths, accuracy at budgets and accuracy by level of ``what``; the labels are sides or modes."""
+    """Lengths, accuracy at budgets and accuracy by level and subject of ``what``; the labels are sides or modes."""
     charts = []
     if any(len(values) for values in lengths.values()):
         medians = "; ".join(f"{label} {np.median(values):g}" for label, values in lengths.items() if len(values))
@@ -121,23 +123,23 @@ def detail_charts(
                 lambda axes: figures.paint_budgets(axes, curves, f"Accuracy at a budget, {what}"),
             )
         )
-    levels = {label: summary["level"] for label, summary in summaries.items() if "level" in summary}
-    if levels:
-        shares = "; ".join(
-            f"{label} {level} {100 * s['accuracy']:.0f}%"
-            for label, of in levels.items()
-            for level, s in of.items()
-            if s["accuracy"] is not None
-        )
-        charts.append(
-            figures.draw(
-                f"levels_{end}",
-                f"Share of right answers by level, {what}, with 95% Wilson intervals.",
-                f"Accuracy by level, {what}: {shares}.",
-                lambda axes: figures.paint_accuracy(axes, levels, f"Accuracy by level, {what}"),
-            )
-        )
+    charts += [_group_chart(end, what, groups) for groups in groups_of(summaries) if len(groups.rows) <= MOST_GROUPS]
     return charts
+
+
+def _group_chart(end: str, what: str, groups: Groups) -> Chart:
+    shares = "; ".join(
+        f"{label} {row['name']} {100 * row['figures'][label]['accuracy']:.0f}%"
+        for label in groups.labels
+        for row in groups.rows
+        if row["figures"][label]["accuracy"] is not None
+    )
+    return figures.draw(
+        f"{groups.kind}s_{end}",
+        f"Share of right answers by {groups.kind}, {what}, with 95% Wilson intervals.",
+        f"Accuracy by {groups.kind}, {what}: {shares}.",
+        lambda axes: figures.paint_groups(axes, groups, f"Accuracy by {groups.kind}, {what}"),
+    )
 
 
 def _steepest(curves: Mapping[str, Mapping[str, float]]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from fbt_rl.report_groups import Groups
+from fbt_rl.report_text import shortened, width
 
 Rows = Sequence[Mapping[str, Any]]  # lines of metrics.jsonl
 Series = Mapping[str, Mapping[str, Any]]  # label -> mode -> values
@@ -42,6 +46,7 @@ STYLE: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture everywhere
     "font.size": 9,
     "text.color": INK,
+    "text.parse_math": False,  # a subject's name may hold dollar signs
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
     "axes.titlecolor": INK,
@@ -87,7 +92,8 @@ class Chart:
 def draw(name: str, caption: str, alt: str, *paints: Callable[[Axes], None]) -> Chart:
     """Let each of ``paints`` fill a pair of axes, side by side; the same input gives the same bytes."""
     panels = len(paints)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a box in the PNG file; the page has the reader's fonts
         figure = Figure(figsize=(4.7 * panels, 3.2))
         # Fixed places: laying out by measuring every text would double the time.
         figure.subplots_adjust(left=0.145 / panels, right=1 - 0.027 / panels, top=0.82, bottom=0.155, wspace=0.22)
@@ -179,8 +185,8 @@ def paint_norms(axes: Axes, rows: Rows) -> None:
 # --- before and after ----------------------------------------------------------------------------
 
 
-def paint_accuracy(axes: Axes, summaries: Series, title: str = "Accuracy") -> None:
-    """Accuracy and its interval; ``summaries[label][mode or level]`` as of ``summary.summarise``."""
+def paint_accuracy(axes: Axes, summaries: Series) -> None:
+    """Accuracy and its interval; ``summaries[label][mode]`` as of ``summary.summarise``."""
 
     def point(summary: Mapping[str, Any]) -> tuple[float, float, float]:
         return 100 * summary["accuracy"], 100 * summary["accuracy_ci"][0], 100 * summary["accuracy_ci"][1]
@@ -190,7 +196,29 @@ def paint_accuracy(axes: Axes, summaries: Series, title: str = "Accuracy") -> No
         for label, of in summaries.items()
     }
     _by_mode(axes, judged, "{:.1f}")
-    _finish(axes, title, "% right, 95% interval", step_axis=False)
+    _finish(axes, "Accuracy", "% right, 95% interval", step_axis=False)
+
+
+def paint_groups(axes: Axes, groups: Groups, title: str) -> None:
+    """Accuracy and its interval of every label, in a row for each level or subject."""
+    for index, label in enumerate(groups.labels):
+        found = {place: row["figures"][label] for place, row in enumerate(groups.rows)}
+        points = [
+            (place + 0.26 * (index - (len(groups.labels) - 1) / 2), of["accuracy"], *of["accuracy_ci"])
+            for place, of in found.items()
+            if of["accuracy"] is not None
+        ]
+        places, shares, lows, highs = np.array(points).reshape(-1, 4).T
+        axes.hlines(places, 100 * lows, 100 * highs, color=SIDES[index], linewidth=2)
+        style: dict[str, Any] = {"color": SIDES[index], "marker": MARKERS[index], "markersize": 5, "linestyle": "none"}
+        axes.plot(100 * shares, places, label=label, **style)
+    _finish(axes, title, "", step_axis=False)
+    axes.set_xlabel("% right, 95% interval")
+    names = [shortened(row["name"], 24) for row in groups.rows]
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
+    axes.figure.subplots_adjust(left=0.06 + 0.014 * max(map(width, names)))
 
 
 def paint_lengths(axes: Axes, lengths: Series) -> None:

@@ -40,6 +40,31 @@ def _visible_character(char: str) -> str:
     return f"⟨U+{ord(char):04X}⟩" if hidden else char
 
 
+def one_line(text: str | None) -> str:
+    """Untrusted text, such as a name, on one line."""
+    return " ".join(visible(text).split())
+
+
+def width(text: str) -> int:
+    """In characters, those of Chinese, Japanese and Korean being two wide."""
+    return sum(1 + (unicodedata.east_asian_width(character) in "FW") for character in text)
+
+
+def shortened(text: str, room: int) -> str:
+    """The text cut to a width of ``room`` characters."""
+    if width(text) <= room:
+        return text
+    start = text[:room]
+    while width(start) >= room:
+        start = start[:-1]
+    return start + "…"
+
+
+def literal(text: str) -> str:
+    """A line of text as Markdown that shows it as it is, in a table's cell too."""
+    return re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", text)
+
+
 def fenced(text: str | None) -> str:
     """Untrusted text as a Markdown code block that it cannot close."""
     text = visible(text)
@@ -70,5 +95,5 @@ def _environment(html: bool) -> jinja2.Environment:
     }
     for name, form in known.items():
         environment.filters[name] = lambda value, form=form: "–" if value is None else form(value)
-    environment.filters |= {"visible": visible, "fenced": fenced}
+    environment.filters |= {"visible": visible, "fenced": fenced, "literal": literal}
     return environment

@@ -1,6 +1,23 @@
-"""One thread a process, here and in what tests start: two that spin on shared cores are many times slower."""
+"""One thread a process, here and in what tests start: two that spin on shared cores are many times slower.
+
+Besides, the fixture that tests of the report share.
+"""
 
 import os
 
+import pytest
+
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture
+def no_painting(monkeypatch):
+    """Charts without content, where they are not what is tested: painting is most of a report's time."""
+    from fbt_rl import report_figures  # here, not above: matplotlib would slow down the start of every test run
+
+    monkeypatch.setattr(
+        report_figures,
+        "draw",
+        lambda name, caption, alt, *paints: report_figures.Chart(name, caption, alt, b"", "<svg>"),
+    )

@@ -8,6 +8,8 @@ import sys
 import pipeline_helpers as helpers
 import pytest
 import torch
+from report_page import Page
+from synthetic_run import make_run
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import fbt_rl.model
@@ -151,6 +153,31 @@ def test_the_module_ends_with_the_exit_code_and_no_traceback(tmp_path):
     assert code == 2
     assert out == ""
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("no_painting")
+def test_report_lays_published_numbers_beside_those_of_the_run_on_demand(invoke, tmp_path):
+    plain = make_run(tmp_path / "plain", problems=5)
+    configured = make_run(tmp_path / "configured", load_config("tiny", ["reference=paper"]), problems=5)
+    published = ["plain transformer, 1T tokens", "published", "Pass@1", "70.1%", "–", "–"]
+    for given, there in (((plain,), False), ((plain, "--reference", "paper"), True), ((configured,), True)):
+        code, out, _ = invoke("report", *given)
+        assert (code, out) == (0, f"{given[0]}/report/index.html\n")
+        page = Page((given[0] / "report" / "index.html").read_text())
+        assert (published in page.tables.get("Right answers, published and of this run", [])) == there
+        assert ("Wang et al. 2026" in page.text) == there
+        assert ("reference" in read_json(given[0] / "report" / "report.json")) == there
+
+
+@pytest.mark.usefixtures("no_painting")
+def test_report_refuses_a_reference_that_it_does_not_know(invoke, tmp_path):
+    run = make_run(tmp_path / "run", problems=5)
+    code, out, err = invoke("report", run, "--reference", "papers")
+    assert (code, out) == (2, "")
+    assert "--reference" in err
+    assert "'papers'" in err
+    assert "Traceback" not in err
+    assert not (run / "report").exists()
 
 
 def test_no_jobs_server_is_one_message(invoke):

@@ -23,6 +23,7 @@ FLOORS = {
     "fbt_rl.report_charts": 0,
     "fbt_rl.report_examples": 0,
     "fbt_rl.report_figures": 0,
+    "fbt_rl.report_groups": 0,
     "fbt_rl.report_reference": 0,
     "fbt_rl.report_text": 0,
     "fbt_rl.evaluation.statistics": 0,

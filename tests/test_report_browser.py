@@ -6,15 +6,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from browser import CHROMIUM, USABLE, Browser
+from report_page import name_groups
 from synthetic_run import HOSTILE, make_run
 
 from fbt_rl import report_figures
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.report import write_report
 from fbt_rl.report_figures import Chart
-from fbt_rl.report_text import visible
+from fbt_rl.report_text import one_line, visible
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+SUBJECTS = [HOSTILE, "w" * 90, *(f"subject {number}" for number in range(55))]
 
 # Ratios below WCAG's 4.5 (3 for large text) of all visible text against what lies behind it.
 CONTRAST = """(() => {
@@ -44,6 +47,7 @@ CONTRAST = """(() => {
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
     path = make_run(tmp_path_factory.mktemp("runs") / "tiny", problems=60)
+    name_groups(path, "subject", SUBJECTS)
     with pytest.MonkeyPatch.context() as patch:  # painting is most of a report's time
         patch.setattr(report_figures, "draw", lambda name, caption, alt, *_: Chart(name, caption, alt, b"", "<svg/>"))
         write_report(path, reference="paper")
@@ -160,6 +164,25 @@ def test_columns_sort(page, rows):
     page.run(f"document.querySelector('{table}').querySelectorAll('thead button')[0].click()")
     assert column(page, table, 0)[:3] == ["fused", "soft", "standard"]
     assert sorted(column(page, table, 3)) == sorted(before)
+
+
+def test_a_table_of_many_subjects_opens_and_sorts(page):
+    page.look(width=390, height=844)
+    table = "[aria-labelledby=before-after] > details > .groups"
+    assert not page.run(f"document.querySelector('{table}').checkVisibility()")
+    page.run(f"document.querySelector('{table}').parentElement.querySelector('summary').focus()")
+    page.press("Enter", 13)
+    assert page.run(f"document.querySelector('{table}').checkVisibility()")
+    assert column(page, table, 0) == sorted(map(one_line, SUBJECTS))
+    assert page.run("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    assert page.run(f"document.querySelector('{table} tbody th').getBoundingClientRect().width") < 200
+    heads = f"document.querySelector('{table}').querySelectorAll('thead button')"
+    page.run(f"{heads}[4].click()")
+    points = [float(text.replace("−", "-")) for text in column(page, table, 4)]
+    assert points == sorted(points)
+    assert points[0] < points[-1]
+    page.run(f"{heads}[0].click()")
+    assert column(page, table, 0)[-4:] == ["subject 52", "subject 53", "subject 54", "w" * 90]
 
 
 def test_numbers_sort_as_numbers_and_the_missing_last(page):

@@ -25,6 +25,7 @@ from fbt_rl.evaluation.statistics import (
 from fbt_rl.evaluation.table import Rows, mean, modes_of, number, of_mode
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+GROUPINGS = ("level", "subject")  # columns that put problems into groups
 
 
 def summarise(table: pa.Table) -> dict[str, dict[str, Any]]:
@@ -58,7 +59,7 @@ def _summarise_mode(table: pa.Table) -> dict[str, Any]:
         "truncated": number(truncated_share(rows.finish)),
         "budgets": dict(zip(map(str, budgets), curve.tolist(), strict=True)),
         **_of_several_samples(rows),
-        **{name: _groups(table, name) for name in ("level", "subject") if _named(table, name)},
+        **{name: _groups(table, name) for name in GROUPINGS if _named(table, name)},
     }
 
 
