@@ -15,11 +15,13 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fbt_rl.config import RunConfig
+from reward.base import Verdict
 
 _CHECKPOINT_NAME = re.compile(r"step-(\d{6,})")
 
@@ -206,3 +208,5 @@ class StageContext:
     name: str
     folder: StageFolder
     source: Path | None  # model folder to start from; None: a new model
+    # Has a reward's verdicts computed elsewhere on the cluster (fbt_rl.cluster.remote_verdicts); None: by this process.
+    grade_remotely: Callable[..., list[Verdict] | None] | None = None

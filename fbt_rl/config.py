@@ -141,9 +141,6 @@ class SFTStage(RowsStage):
     lora: LoraConfig | None = None
 
 
-Grading = Literal["node", "ray"]
-
-
 class RewardConfig(Strict):
     """One reward: a built-in name, ``module:function`` or ``path/to/file.py:function``."""
 
@@ -326,7 +323,9 @@ class ResourcesConfig(Strict):
     cpus_per_worker: Count = 1
     gpus_per_worker: Annotated[float, Field(ge=0.0)] = 0.0
     threads: Count = 1  # torch threads of one worker
-    grading: Grading = "node"  # rewards are computed by the workers, or by Ray tasks on the CPUs that they leave
+    grading: Literal["node", "ray"] = (
+        "node"  # rewards are computed by the workers, or by Ray tasks on the CPUs that they leave
+    )
     max_failures: Annotated[int, Field(ge=0)] = 1  # a lost worker group is started again this often
 
 

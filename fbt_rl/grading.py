@@ -1,4 +1,4 @@
-"""Where rewards are computed: in the process that decodes, or by Ray tasks on the cluster's CPUs.
+"""Where rewards are computed: by the process that decodes, or elsewhere on the cluster.
 
 Either way grading goes on beside decoding where the reward allows it (:attr:`reward.base.Reward.concurrent`).
 """
@@ -6,21 +6,26 @@ Either way grading goes on beside decoding where the reward allows it (:attr:`re
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from fbt_rl.config import Grading, RewardConfig
+from fbt_rl.config import RewardConfig
 from reward.base import Completion, Reward, Verdict
 from reward.load import load_reward
 
-_WAITING = 64  # Ray tasks that one rank waits for at a time
+# (use, args, columns, cpus) -> verdicts; None: the process at work on them was lost.
+Remote = Callable[..., list[Verdict] | None]
+
+_WAITING = 64  # remote calls that one rank waits for at a time
 
 
 @dataclass(frozen=True)
-class RayReward(Reward):
-    """A reward that Ray tasks compute, each on as many CPUs as the reward has workers."""
+class RemoteReward(Reward):
+    """A reward that is computed elsewhere, each call on as many CPUs as the reward has workers."""
+
+    remote: Remote = field(kw_only=True)
 
     def verdicts(
         self,
@@ -29,23 +34,23 @@ class RayReward(Reward):
         completion_ids: Sequence[Sequence[int]] | None = None,
         **columns: Any,
     ) -> list[Verdict]:
-        """As for any reward; rows whose task was lost with its process are not judged (``grader``)."""
-        from fbt_rl.cluster import remote_verdicts
-
+        """As for any reward; rows whose process was lost are not judged (``grader``)."""
         given = self._given(prompts, completions, completion_ids, columns)
         args = self.args
         if "workers" in inspect.signature(self.function).parameters:
-            args = {"workers": 1} | args  # unless the user wants more: tasks are what runs side by side here
-        found = remote_verdicts(self.name, args, given, cpus=args.get("workers", 1))
+            args = {"workers": 1} | args  # unless the user wants more: calls are what runs side by side here
+        found = self.remote(self.name, args, given, cpus=args.get("workers", 1))
         return found or [Verdict(None, None, error="grader") for _ in completions]
 
 
-def load_reward_for(config: RewardConfig, grading: Grading) -> Reward:
-    """The reward that ``config`` names, computed where ``grading`` says. Raises RewardError."""
+def load_stage_reward(config: RewardConfig, remote: Remote | None) -> Reward:
+    """The reward that ``config`` names, computed by ``remote`` where there is one. Raises RewardError."""
     reward = load_reward(config.use, config.args)
-    return reward if grading == "node" else RayReward(reward.name, reward.function, reward.args, concurrent=True)
+    if remote is None:
+        return reward
+    return RemoteReward(reward.name, reward.function, reward.args, concurrent=True, remote=remote)
 
 
-def grading_threads(grading: Grading) -> ThreadPoolExecutor:
+def grading_threads(remote: Remote | None = None) -> ThreadPoolExecutor:
     """What calls rewards beside decoding. On the node one at a time: a reward has worker processes of its own."""
-    return ThreadPoolExecutor(1 if grading == "node" else _WAITING, "grading")
+    return ThreadPoolExecutor(1 if remote is None else _WAITING, "grading")

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,8 @@ def source_model(config: RunConfig, run_dir: Path, name: str) -> Path | None:
 
 
 def _run_stage(assignment: Assignment, name: str, function: str, folder: StageFolder, rank: int) -> None:
-    context = StageContext(assignment.config, name, folder, source_model(assignment.config, assignment.run_dir, name))
+    source = source_model(assignment.config, assignment.run_dir, name)
+    context = StageContext(assignment.config, name, folder, source, _grade_remotely(assignment.config))
     environment = dict(os.environ)
     try:
         with output_to(folder.path / f"worker-{rank}.log"):
@@ -91,6 +92,14 @@ def _run_stage(assignment: Assignment, name: str, function: str, folder: StageFo
         raise
     finally:
         _clean_slate(environment)
+
+
+def _grade_remotely(config: RunConfig) -> Callable[..., Any] | None:
+    if config.resources.grading == "node":
+        return None
+    from fbt_rl.cluster import remote_verdicts
+
+    return remote_verdicts
 
 
 def _load(function: str) -> Any:

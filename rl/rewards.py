@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from fbt_rl.config import Grading, LengthConfig, RewardConfig
-from fbt_rl.grading import grading_threads, load_reward_for
+from fbt_rl.config import LengthConfig, RewardConfig
+from fbt_rl.grading import Remote, grading_threads, load_stage_reward
 from reward.base import Reward, RewardError, Verdict
 from reward.length import LENGTH_REWARDS
 
@@ -53,11 +53,14 @@ class StageRewards:
         length: LengthConfig | None,
         group_size: int,
         bound: float = math.inf,
-        grading: Grading = "node",
+        remote: Remote | None = None,
     ):
-        """Raises RewardError for a reward that cannot be loaded, or settings of ``length`` that do not fit."""
-        self._rewards = [load_reward_for(reward, grading) for reward in rewards]
-        self._threads = grading_threads(grading)
+        """``remote``: what computes the rewards, if not this process.
+
+        Raises RewardError for a reward that cannot be loaded, or settings of ``length`` that do not fit.
+        """
+        self._rewards = [load_stage_reward(reward, remote) for reward in rewards]
+        self._threads = grading_threads(remote)
         self._weights = [reward.weight for reward in rewards]
         self._length = length
         if length is not None:
@@ -116,7 +119,7 @@ class StageRewards:
             found = [reward.timed_verdicts(**self._with_groups(given))]
         verdicts, seconds = [verdict for some, _ in found for verdict in some], sum(taken for _, taken in found)
         logger.info(
-            "reward %r: %d completions in %.2f s, %.0f a second; decoding was over for %.2f s of it",
+            "reward %r: %d completions in %.2f s, %.0f a second; waited for after decoding: %.2f s",
             *(reward.name, len(verdicts), seconds, len(verdicts) / max(seconds, 1e-9), time.perf_counter() - start),
         )
         return verdicts

@@ -60,8 +60,9 @@ def run(stage: RLStage, context: StageContext) -> dict[str, float]:
     )
     if stage.saved_batch is not None:
         check_batch(Path(stage.saved_batch), context, arguments.world_size)
-    grading = context.config.resources.grading
-    rewards = StageRewards(stage.rewards, stage.length, stage.group_size, stage.reward_bound, grading)
+    rewards = StageRewards(
+        stage.rewards, stage.length, stage.group_size, stage.reward_bound, remote=context.grade_remotely
+    )
     tokenizer = load_tokenizer(context.source)
     model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
     if stage.mode != "standard" and not is_fbt(model):

@@ -129,6 +129,7 @@ def test_dry_run_says_what_would_be_skipped_or_refused(tmp_path, invoke, monkeyp
         (["eval", "nowhere", "--tasks", "gsm9k"], "error: no task 'gsm9k'; give arithmetic, one of gsm8k, "),
         (["eval", "nowhere", "--tasks", "none.yaml"], "error: cannot read none.yaml"),
         (["eval", "nowhere", "--temperature", "0,x"], "error: --temperature 0,x: expected a number"),
+        (["eval", "nowhere", "--workers", "2"], "--workers and --address need --out, a folder that all workers see"),
         (["eval"], "name a model, or --generations FILE with --map, and not both"),
         (["eval", "--generations", "none.jsonl"], "error: --map: name the completion"),
         (["eval", "--generations", "none.jsonl", "--map", "completion=a,answer=b"], "error: no data file none.jsonl"),

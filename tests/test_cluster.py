@@ -1,5 +1,6 @@
 """Real Ray on this machine: a killed worker, errors, Ctrl-C; nothing is left running. Killed drivers: end to end."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -9,14 +10,17 @@ from contextlib import ExitStack, suppress
 
 import pipeline_helpers as helpers
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from pipeline_helpers import assert_all_gone
+from rl_cases import save_source
 
 from fbt_rl import reaper
 from fbt_rl.artifacts import RunFolder
-from fbt_rl.cluster import Cluster, ClusterError
+from fbt_rl.cluster import Cluster, ClusterError, remote_verdicts
 from fbt_rl.config import RewardConfig
-from fbt_rl.grading import load_reward_for
+from fbt_rl.eval_commands import RankJob, evaluate_on_ray, evaluate_tasks, evaluation_config, parse_tasks
+from fbt_rl.grading import load_stage_reward
 from reward.base import RewardError
 
 WAIT_S = 240  # on a busy machine; idle, a start takes about 15 s
@@ -114,11 +118,11 @@ def test_ray_tasks_grade_as_this_process_would(tmp_path):
     columns = {"prompts": ["p"] * 3, "completions": ["a", "0", "2"], "completion_ids": [[1]] * 3, "answer": ["a"] * 3}
     boxed = columns | {"completions": ["\\boxed{a}", "a", "\\boxed{\\frac{2}{4}}"], "answer": ["a", "a", "0.5"]}
 
-    def reward(use, grading="ray"):
-        return load_reward_for(RewardConfig(use=use), grading)
+    def reward(use, remote=remote_verdicts):
+        return load_stage_reward(RewardConfig(use=use), remote)
 
     with Cluster():
-        assert reward("math").verdicts(**boxed) == reward("math", "node").verdicts(**boxed)
+        assert reward("math").verdicts(**boxed) == reward("math", None).verdicts(**boxed)
         assert [verdict.score for verdict in reward("math").verdicts(**boxed)] == [1.0, 0.0, 1.0]
         own = reward(f"{tmp_path}/own.py:own").verdicts(**columns)
         assert [(verdict.score, verdict.error) for verdict in own] == [(1.0, None), (None, "raised"), (0.5, None)]
@@ -129,6 +133,25 @@ def test_ray_tasks_grade_as_this_process_would(tmp_path):
         del columns["answer"]
         with pytest.raises(RewardError, match="needs the column answer"):
             reward(f"{tmp_path}/own.py:own").verdicts(**columns)
+
+
+def test_an_evaluation_on_ray_workers_is_the_same(tmp_path, capsys):
+    model = save_source(tmp_path / "model")
+    tasks = parse_tasks("arithmetic", limit=30)
+    config = evaluation_config(model, tasks, {"max_new_tokens": 8, "modes": ["standard", "soft"]}, workers=2)
+    (_, alone), *_ = evaluate_tasks(model, config, [0.7], 3, tmp_path / "alone")
+    job = RankJob(model, config, [0.7], 3, tmp_path / "shared")
+    assert dict(evaluate_on_ray(job, None)) == {"arithmetic": alone}
+    tables = [
+        pq.read_table(tmp_path / name / "generations.parquet").drop_columns("seconds") for name in ("alone", "shared")
+    ]
+    assert tables[0].equals(tables[1])
+    assert len(tables[0]) == 60
+    assert "workers: 2 x" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == [
+        "generations.parquet", "result.json", "worker-0.log", "worker-1.log"
+    ]  # fmt: skip
+    assert json.loads((tmp_path / "shared" / "result.json").read_text()) == alone
 
 
 def test_the_reaper_kills_what_bears_the_mark_and_nothing_else(tmp_path):

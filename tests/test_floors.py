@@ -44,6 +44,7 @@ FLOORS = {
     "fbt_rl.tasks": 1,
     "fbt_rl.cache": 1,
     "fbt_rl.decoding": 2,
+    "fbt_rl.grading": 2,
     "fbt_rl.training": 2,
     "fbt_rl.evaluation": 2,
     "pretrain": 3,

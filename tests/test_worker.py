@@ -47,7 +47,7 @@ def test_the_source_is_the_stage_above_or_the_given_model(tmp_path):
 
 
 def test_output_goes_to_the_file_also_from_child_processes(tmp_path, capfd):
-    with worker._output_to(tmp_path / "deep" / "log.txt"):
+    with worker.output_to(tmp_path / "deep" / "log.txt"):
         subprocess.run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"], check=True)
     subprocess.run(["echo", "after"], check=True)
     assert (tmp_path / "deep" / "log.txt").read_text().split() == ["out", "err"]
@@ -61,7 +61,7 @@ def test_the_first_error_is_kept_whole_with_its_message_apart(tmp_path):
         try:
             raise ValueError(text)
         except ValueError as error:
-            worker._record(error, folder, rank)
+            worker.record_failure(error, folder, rank)
     assert worker.failure(folder) == "rank 1: ValueError: first\nwith a gap"
     assert "Traceback" in worker.error_log(folder).read_text()
 

@@ -71,7 +71,7 @@ class Answerer:
         samples = self.params.num_samples
         size = max(1, batch_size // samples)
         grading: deque[Future[None]] = deque()
-        with grading_threads("node") as thread:
+        with grading_threads() as thread:
             for start in range(0, len(share), size):
                 batch = share[start : start + size]
                 began = time.perf_counter()

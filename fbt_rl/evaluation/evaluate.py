@@ -32,7 +32,7 @@ from fbt_rl.decoding import SamplingParams
 from fbt_rl.evaluation.answering import MAX_SAMPLES, Answerer, Progress, write_table
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import modes_of
-from fbt_rl.grading import load_reward_for
+from fbt_rl.grading import load_stage_reward
 from fbt_rl.model import load_model
 from fbt_rl.tasks import content_hash, encode_prompt, load_problems, prompt_text
 from fbt_rl.tokenization import load_tokenizer
@@ -59,7 +59,7 @@ def run(stage: EvalStage, context: StageContext) -> dict[str, Any]:
         samples=stage.samples,
         temperature=stage.temperature,
         batch_size=stage.batch_size,
-        reward=load_reward_for(stage.reward, context.config.resources.grading),
+        reward=load_stage_reward(stage.reward, context.grade_remotely),
         chat=stage.chat,
         stop=stage.stop,
         reasoning_marker=stage.reasoning_marker,
