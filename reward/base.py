@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,13 +47,16 @@ class Verdict:
 
     ``correct`` and ``score`` are None together: not judged. ``extracted`` is the answer that was
     found; ``error`` a short kind (``no_answer``, ``too_complex``, ``not_finite``...) where grading went out of the
-    ordinary.
+    ordinary. ``terms`` are the parts that ``score`` is made of, by name, and ``metadata`` is whatever else is worth
+    keeping, as JSON can hold it: both are recorded, and neither is read.
     """
 
     correct: bool | None
     score: float | None
     extracted: str | None = None
     error: str | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class Reward:
     args: dict[str, Any] = field(default_factory=dict)
     # May be called from a thread other than the main one, where for instance no signal handler can be set.
     concurrent: bool = False
+
+    @property
+    def __name__(self) -> str:
+        """What TRL calls it in its logs."""
+        return self.name
 
     def __call__(
         self,
@@ -170,6 +179,8 @@ class Reward:
 
     def _verdict(self, row: int, result: Any) -> Verdict:
         score = result.score if isinstance(result, Verdict) else result
+        if isinstance(result, Verdict) and (result.terms or result.metadata):
+            self._check_record(row, result)
         if score is None:
             return result if isinstance(result, Verdict) else Verdict(None, None)
         if not isinstance(score, int | float):
@@ -177,6 +188,17 @@ class Reward:
         if not math.isfinite(score):
             return Verdict(None, None, result.extracted if isinstance(result, Verdict) else None, NOT_FINITE)
         return result if isinstance(result, Verdict) else Verdict(score >= 1, float(score))
+
+    def _check_record(self, row: int, verdict: Verdict) -> None:
+        """Refuse what could not be written down, now rather than when the file is written."""
+        if odd := [term for term in verdict.terms.items() if not isinstance(term[1], int | float)]:
+            raise RewardError(f"reward {self.name!r} gave the terms {dict(odd)} for completion {row}: expected numbers")
+        try:
+            json.dumps(dict(verdict.metadata), default=str)
+        except (TypeError, ValueError) as error:
+            raise RewardError(
+                f"reward {self.name!r} gave metadata for completion {row} that is no JSON: {error}"
+            ) from error
 
 
 def completion_text(completion: Completion) -> str:

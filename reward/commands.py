@@ -174,6 +174,8 @@ def score_file(
 ) -> Scored:
     """Write each row of ``data`` to ``out`` with ``score``, ``correct`` and ``error``; all else stays as it is.
 
+    ``terms`` and ``metadata`` are written where the reward gives any.
+
     A line that cannot be graded is written with the error ``bad_row`` (one that is no JSON object under
     ``raw``). ``out`` is not overwritten without ``force``, and never the input. ``progress`` is told of each
     batch's rows. Raises :class:`RewardError`, also where there was no good row at all.
@@ -190,7 +192,8 @@ def score_file(
                 if line.fault and len(scored.bad) < 10:
                     scored.bad.append(f"line {line.number}: {line.fault}")
                 result = {"score": verdict.score, "correct": verdict.correct, "error": verdict.error}
-                file.write(json.dumps(line.row | result) + "\n")
+                kept = {name: value for name in ("terms", "metadata") if (value := getattr(verdict, name))}
+                file.write(json.dumps(line.row | result | kept, default=str) + "\n")
                 scored.rows += 1
                 scored.right += verdict.correct is True
                 scored.wrong += verdict.correct is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +25,11 @@ SCHEMA = pa.schema(
         ("answer", pa.string()),
         ("correct", pa.bool_()),  # null: could not be judged
         ("reward", pa.float64()),  # null: could not be judged
-        # By the rewards' names: their scores before weights, and under "length" what shaping added to the first.
+        # By the rewards' names: their scores before weights, their terms, and under "length" what shaping added to the
+        # first.
         ("scores", pa.map_(pa.string(), pa.float64())),
         ("error", pa.string()),  # kinds, with commas between
+        ("metadata", pa.string()),  # JSON: by the rewards' names what else they said; null: nothing
         ("advantage", pa.float64()),
         ("num_tokens", pa.int32()),
         ("reasoning_tokens", pa.int32()),  # the rest are the answer
@@ -62,6 +65,7 @@ def rollout_rows(
                 "reward": None if math.isnan(judgement.reward) else judgement.reward,
                 "scores": judgement.scores,
                 "error": ", ".join(judgement.errors) or None,
+                "metadata": json.dumps(dict(judgement.metadata), default=str) if judgement.metadata else None,
                 "advantage": advantage,
                 "num_tokens": len(completion.token_ids),
                 "reasoning_tokens": thought,

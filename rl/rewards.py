@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -27,8 +27,9 @@ class Judgement(NamedTuple):
     reward: float
     correct: float  # 1 or 0, by the first reward
     errors: tuple[str, ...] = ()  # kinds, of all rewards
-    # By name, before weights: what each reward said, and what ``length`` added to the first.
+    # By name, before weights: what each reward said, its terms (reward/term), and what ``length`` added to the first.
     scores: tuple[tuple[str, float | None], ...] = ()
+    metadata: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # by name, of the rewards that gave any
 
 
 # Of some whole groups, for each reward: what it says of them and how long that took; None: not asked yet.
@@ -132,7 +133,10 @@ class StageRewards:
         judge = verdicts[0]
         scores = [shaped, *(verdict.score for verdict in verdicts[1:])]
         total = sum(w * s for w, s in zip(self._weights, scores, strict=True) if s is not None)
-        apart = [(reward.name, verdict.score) for reward, verdict in zip(self._rewards, verdicts, strict=True)]
+        apart: list[tuple[str, float | None]] = []
+        for reward, verdict in zip(self._rewards, verdicts, strict=True):
+            apart.append((reward.name, verdict.score))
+            apart += [(f"{reward.name}/{term}", value) for term, value in verdict.terms.items()]
         if self._length is not None:
             apart.append(("length", None if shaped is None or judge.score is None else shaped - judge.score))
         return Judgement(
@@ -140,6 +144,7 @@ class StageRewards:
             _NOT_JUDGED if judge.correct is None else float(judge.correct),
             tuple(dict.fromkeys(verdict.error for verdict in verdicts if verdict.error)),
             tuple(apart),
+            tuple((r.name, v.metadata) for r, v in zip(self._rewards, verdicts, strict=True) if v.metadata),
         )
 
     def correctness(

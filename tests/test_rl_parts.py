@@ -1,5 +1,6 @@
 """Advantages, rewards, monitors, the layout and the record of rollouts, each by hand."""
 
+import json
 import math
 import threading
 
@@ -10,10 +11,11 @@ from rl_cases import rl_context
 
 from fbt_rl.config import LengthConfig, RewardConfig
 from fbt_rl.decoding import Completion
-from reward.base import Reward, RewardError
+from reward.base import Reward, RewardError, Verdict
 from reward.length import relative
 from rl import record, rollout
 from rl.advantage import group_advantages, importance_weights
+from rl.dynamic import Groups
 from rl.monitor import Outcomes, gradient_cosines, mismatch_metrics, mismatch_sums, payload_sums, swapped_latents
 from rl.rewards import StageRewards
 from rl.rollout import sample_rollouts, sampling_seed
@@ -141,7 +143,7 @@ def test_what_cannot_be_judged_has_no_reward():
     rewards = StageRewards(configs, LengthConfig(), group_size=3)
     columns = {"answer": ["a", "?", "b"], "problem_id": ["x"] * 3}
     judged = rewards(["p"] * 3, ["a", "a", "a"], [[1], [1, 2], [1]], [False] * 3, **columns)
-    totals, correct, errors, _ = zip(*judged, strict=True)
+    totals, correct, errors, *_ = zip(*judged, strict=True)
     assert not any(errors)
     assert [correct[0], correct[2]] == [1.0, 0.0]
     assert math.isnan(correct[1])
@@ -224,6 +226,36 @@ def test_partial_credit_is_not_shaped():
     plain = StageRewards([RewardConfig(use="test_rl_parts:half")], None, group_size=2)
     judged = plain(["p"] * 2, ["c"] * 2, [[1]] * 2, [False, True])
     assert [judgement[:2] for judgement in judged] == [(0.5, 0), (0, 0)]
+
+
+def termed(prompts, completions, completion_ids, *, value, **columns):
+    return [Verdict(True, 1.0, terms={"style": 0.25, "form": 0.75}, metadata={"words": number}) for number in value]
+
+
+def test_terms_and_metadata_are_recorded_and_not_read():
+    rewards = StageRewards([RewardConfig(use="test_rl_parts:termed", weight=2.0)], None, group_size=2)
+    judged = rewards(["p"] * 2, ["c"] * 2, [[1]] * 2, [False] * 2, value=[3, None])
+    name = "test_rl_parts:termed"
+    assert [judgement.reward for judgement in judged] == [2.0, 2.0]
+    assert judged[0].scores == ((name, 1.0), (f"{name}/style", 0.25), (f"{name}/form", 0.75))
+    assert [judgement.metadata for judgement in judged] == [((name, {"words": 3}),), ((name, {"words": None}),)]
+    completions = [Completion(0, 0, [1], torch.zeros(1), None, "stop")] * 2
+    groups = Groups([{"problem_id": "x", "prompt": "p", "answer": "a"}], completions, judged, [0], [1.0, 1.0])
+    rows = record.rollout_rows(1, "soft", groups, ["c", "c"], [1, 1], [0.0, 0.0])
+    assert [json.loads(row["metadata"]) for row in rows] == [{name: {"words": 3}}, {name: {"words": None}}]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "message"),
+    [
+        (Verdict(True, 1.0, terms={"style": "good"}), r"gave the terms {'style': 'good'} for completion 0: expected"),
+        (Verdict(True, 1.0, metadata={(1, 2): 3}), r"gave metadata for completion 0 that is no JSON: keys must be"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(verdict, message):
+    rewards = StageRewards([RewardConfig(use="test_rl_parts:strange")], None, group_size=2)
+    with pytest.raises(RewardError, match=message):
+        rewards(["p"] * 2, ["c"] * 2, [[1]] * 2, [False] * 2, value=[verdict] * 2)
 
 
 # --- what is watched -----------------------------------------------------------------------------
