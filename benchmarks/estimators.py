@@ -115,8 +115,9 @@ def sample_batches(model: Any, folder: Path, mode: Mode, count: int, rows: int) 
     texts = tokenizer.batch_decode(rollouts.token_ids, skip_special_tokens=True)
     columns = {name: [value for value in problems[name] for _ in range(GROUP)] for name in ("prompt", "answer")}
     judge = StageRewards([RewardConfig(args={"numeric": True})], LengthConfig(), GROUP)
-    rewards, _ = judge(columns.pop("prompt"), texts, rollouts.token_ids, rollouts.truncated, **columns)
-    advantages = group_advantages(torch.tensor(rewards, dtype=torch.float64), GROUP)
+    judged = judge(columns.pop("prompt"), texts, rollouts.token_ids, rollouts.truncated, **columns)
+    rewards = torch.tensor([judgement.reward for judgement in judged], dtype=torch.float64)
+    advantages = group_advantages(rewards, GROUP)
     lengths = rollouts.completion_mask.sum(1)
     fits = (lengths >= SHORTEST) & ~torch.tensor(rollouts.truncated)
     chosen = fits.nonzero()[:, 0]
