@@ -30,15 +30,16 @@ TASKS: dict[str, dict[str, Any]] = {
         "template": _REASON,
     },
     "math": {
-        "hub": {"path": "nlile/hendrycks-MATH-benchmark"},
+        "hub": {"path": "DigitalLearningGmbH/MATH-lighteval"},
         "prompt": "problem",
-        "answer": "answer",
+        "completion": "solution",
+        "answer": "solution",  # whose last box it is
         "level": "level",
-        "subject": "subject",
+        "subject": "type",
         "template": _REASON,
     },
     "svamp": {
-        "hub": {"path": "ChilleD/SVAMP"},
+        "hub": {"path": "ChilleD/SVAMP", "split": "train+test"},  # together the 1,000 of the release
         "problem_id": "ID",
         "prompt": "{Body} {Question}",
         "answer": "Answer",

@@ -10,6 +10,7 @@ import pytest
 from fbt_rl.config import ArithmeticData, EvalStage, FileData
 from fbt_rl.data_files import DataError, check_data, read_rows, read_texts, require_roles
 from fbt_rl.task_presets import TASKS
+from reward import math_reward
 from reward.load import load_reward
 
 HERE = Path(__file__).parent / "data"
@@ -130,7 +131,6 @@ def test_tests_are_an_answer(tmp_path):
 KNOWN = [
     ("gsm8k", "gsm8k/test.jsonl", 1319, ("test-1", "18", "", "")),
     ("math500", "math500/test.jsonl", 500, ("test/precalculus/807.json", None, "2", "Precalculus")),
-    ("math", "math500/test.jsonl", 500, ("test-1", None, "2", "Precalculus")),
     ("svamp", "svamp/test.jsonl", 1000, ("chal-777", "145.0", "", "Common-Division")),
     ("humaneval", "humaneval/HumanEval.jsonl", 164, ("HumanEval/0", None, "", "")),
     ("mbpp", "mbpp/mbpp.jsonl", 500, ("11", None, "", "")),
@@ -154,8 +154,24 @@ def test_known_sets(preset, file, count, first):
     assert EvalStage.model_validate(stage).reward.use == ("code" if code else "math")
 
 
+def test_the_answers_of_math_are_the_last_boxes_of_its_solutions(tmp_path):
+    rows = [
+        {
+            "problem": f"What is {n}/4?",
+            "level": "Level 2",
+            "type": "Algebra",
+            "solution": f"$\\boxed{{8}}$, no: ${box}$.",
+        }
+        for n, box in ((2, "\\boxed{\\frac12}"), (3, "\\boxed{\\frac34}"))
+    ]
+    read = read_rows(FileData(preset="math", paths=[write(tmp_path, "jsonl", rows)]), ("prompt", "answer"))
+    assert [(row["level"], row["subject"]) for row in read] == [("Level 2", "Algebra")] * 2
+    golds = [row["answer"] for row in read]
+    assert math_reward(["p"] * 2, ["\\boxed{0.5}", "\\boxed{8}"], answer=golds) == [1.0, 0.0]
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the data sets beside the project")
-@pytest.mark.parametrize(("preset", "file"), [("humaneval", KNOWN[4][1]), ("mbpp-plus", KNOWN[6][1])])
+@pytest.mark.parametrize(("preset", "file"), [("humaneval", KNOWN[3][1]), ("mbpp-plus", KNOWN[5][1])])
 def test_reference_solutions_pass_the_tests_of_their_rows(preset, file):
     given = FileData(preset=preset, paths=[str(SHARED / file)], offset=11, limit=2)
     rows = read_rows(given)
