@@ -166,6 +166,43 @@ def test_where_an_answer_may_stand(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thus she makes $7 in 3 days. #### 7 ",
+        "a loss. #### $7.00</s>",
+        "#### 7<|endoftext|>Human: 8",
+        "#### Step 1: add\n3 + 4\n#### Step 2\nThe answer is: 7",
+        "#### Final Answer: 7",
+        "**Final Answer**\n\n7",
+        "# Answer\n\n7",
+        "Therefore, the answer (arabic numerals) is 7.",
+        "The answer is $\\$7$.",
+        "The answer is $7 a day, so $49 a week",
+        "The answer is about 7 (as 3 + 4).",
+        "The answer is: 7 and the check holds.",
+        "<think>The answer is 8.</think>\n<answer> 7 </answer>",
+        "<answer>so \\boxed{7}</answer>",
+        "So Juanita spends **$7.00** more in 52 weeks.",
+        "She makes 7 * $1 = $7 every day.",
+        "A: 7 apples\n",
+    ],
+)
+def test_answers_as_other_systems_write_them(tmp_path, text):
+    _, table = judged(tmp_path, [{"id": 1, "gold": "3 + 4 = 7. #### 7", "out": text}])
+    assert table["correct"].to_pylist() == [True]
+    strict = tmp_path / "strict.yaml"
+    strict.write_text("reward: {use: math, args: {forms: [boxed]}}")
+    _, table = judged(tmp_path, [{"id": 1, "gold": "7", "out": text}], *MAP, str(strict))
+    assert table["error"].to_pylist() == (["no_answer"] if "boxed" not in text else [None])
+
+
+@pytest.mark.parametrize("text", ["it is 7", "so far 3 + 4 = 7, and then", "", "</s>", "<answer></answer>"])
+def test_what_breaks_off_has_no_answer(tmp_path, text):
+    _, table = judged(tmp_path, [{"id": 1, "gold": "7", "out": text}])
+    assert table["error"].to_pylist() == ["no_answer"]
+
+
 def test_lengths_and_endings(tmp_path):
     rows = [
         {"id": "a", "gold": "1", "out": "<think>é\U0001f600</think>\\boxed{1}", "n": 9, "end": "max_tokens"},

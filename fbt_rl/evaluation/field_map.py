@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from fbt_rl.config import RewardConfig, Strict
 from fbt_rl.config_file import ConfigError, read_mapping, validate
 from fbt_rl.data_files import DataError
+from fbt_rl.evaluation.written_answers import FORMS
 
 _PAIR = re.compile(r",(?=\w+=)")
-_FORMS = ("boxed", "hashes", "phrase")
 
 
 class GenerationsMap(Strict):
@@ -80,7 +80,7 @@ def reward_settings(columns: GenerationsMap) -> RewardConfig:
     """The map's reward. Answers to mathematics are also taken from "The answer is ...", which others' systems write."""
     if columns.reward.use != "math":
         return columns.reward
-    return RewardConfig(use="math", args={"forms": list(_FORMS), **columns.reward.args})
+    return RewardConfig(use="math", args={"forms": list(FORMS), **columns.reward.args})
 
 
 class Found(NamedTuple):

@@ -22,8 +22,8 @@ from tqdm.auto import tqdm
 from fbt_rl.data_files import DataError, format_of, table_rows
 from fbt_rl.evaluation.field_map import SETTINGS, GenerationsMap, find, kind_of, value_at
 from fbt_rl.evaluation.table import LENGTH_UNIT, SCHEMA, before_stop
+from fbt_rl.evaluation.written_answers import boxed, last_match, right_answer, to_judge
 from reward.base import Reward
-from reward.extraction import extract_answer
 from reward.reasoning import answer_start
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ _FINISH = {
     **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length"), "length"),
 }
 _TRUE, _FALSE = {"true", "correct", "passed", "pass", "yes", "1"}, {"false", "incorrect", "failed", "fail", "no", "0"}
-_ANSWER_LINE = re.compile(r"^\**A(?:nswer)?\**\s*:\**\s*(\S.*?)\s*$", re.MULTILINE)
 
 
 @dataclass
@@ -169,9 +168,7 @@ def _answer(values: Mapping[str, Any], columns: GenerationsMap) -> str | None:
     answer = _text(values, "answer").strip()
     if not answer:
         raise DataError("answer is empty")
-    if columns.reward.use != "math":
-        return answer
-    return extract_answer(answer) or _last_match(_ANSWER_LINE, answer) or answer
+    return right_answer(answer) if columns.reward.use == "math" else answer
 
 
 def _lines(values: Mapping[str, Any]) -> str | None:
@@ -253,20 +250,10 @@ def _judged(
 def _to_judge(sample: dict[str, Any], columns: GenerationsMap, reward: Reward) -> str:
     """What the reward is given. Answers to mathematics that stand elsewhere than it looks for them are boxed."""
     if columns.extracted:
-        return _boxed(sample["given"]) if reward.name == "math" else sample["given"] or ""
+        return boxed(sample["given"]) if reward.name == "math" else sample["given"] or ""
     text = sample["completion"]
     if reward.name != "math":
         return text
     if columns.answer_pattern:
-        return _boxed(_last_match(re.compile(columns.answer_pattern), text))
-    return text if extract_answer(text, reward.args["forms"]) else _boxed(_last_match(_ANSWER_LINE, text))
-
-
-def _boxed(answer: str | None) -> str:
-    return "" if answer is None else f"\\boxed{{{answer}}}"
-
-
-def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
-    """The first group of the last match, or all of it."""
-    found = list(pattern.finditer(text))
-    return None if not found else found[-1][1] if pattern.groups else found[-1][0]
+        return boxed(last_match(re.compile(columns.answer_pattern), text))
+    return text if "forms" in columns.reward.args else to_judge(text)
