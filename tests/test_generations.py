@@ -57,6 +57,7 @@ ROW = {"a": {"b": [1, 2]}, "x.y": "dots", "s": {"one": {"t": ["u", "v"]}, "two":
     [
         ("a.b", [((0,), 1), ((1,), 2)]),
         ("a.b.1", [((), 2)]),
+        ("a.b.-1", [((), 2)]),
         ("x.y", [((), "dots")]),
         ("s.*.t", [(("one", 0), "u"), (("one", 1), "v"), (("two", 0), "w")]),
         ("s.*.t.0", [(("one",), "u"), (("two",), "w")]),
@@ -129,10 +130,16 @@ def test_nested_samples_with_parallel_verdicts(tmp_path):
     assert table["correct"].to_pylist() == [True, False, True, True]
     assert table["claimed"].to_pylist() == [True, False, True, False]
     assert len(set(table["problem_id"].to_pylist())) == 2
-    assert result["verdicts"] == {"theirs": {"rows": 4, "claimed_right": 2, "right": 3, "differ": 1}}
+    assert result["verdicts"] == {"theirs": {"rows": 4, "claimed_right": 2, "right": 3, "differ": 1, "no_answer": 0}}
     assert result["modes"]["theirs"]["pass_at_k"] == {"1": 0.75, "2": 1.0}
     lines = list(result_lines(result))
     assert lines[1] == "theirs  right 3 of 4, by the file's own verdicts 2; 1 judged otherwise"
+    [problem] = set(table["problem_id"].to_pylist()[2:])
+    assert lines[2:] == [f"theirs, {problem}, sample 1: wrong by the file; found '3', the right answer is '3'"]
+    rows = [{"q": n, "gt": "7", "code": text, "score": "True"} for n, text in enumerate(["7, as is", "x"])]
+    lines = list(result_lines(judged(tmp_path, rows, "problem_id=q,answer=gt,completion=code,claimed=score")[0]))
+    assert "; 2 judged otherwise, 2 of them for want of an answer (see answer_pattern)" in lines[1]
+    assert lines[2] == "theirs, 0, sample 0: right by the file; no answer found, the right answer is '7'"
 
 
 def test_rows_of_one_problem_are_its_samples(tmp_path):
@@ -249,8 +256,9 @@ def test_bad_rows_are_named_and_counted_and_the_others_stand(tmp_path):
     result, table = judged(tmp_path, rows)
     assert table["problem_id"].to_pylist() == ["a", "b"]
     assert result["left_out"] == 5
-    messages = ["row 2: not valid JSON", "row 3: expected named columns, found list", "row 4: no 'gold' in a dict"]
-    messages += ["row 5: completion is null, expected text", "row 6: answer is empty"]
+    messages = ["row 2: not valid JSON", "row 3: expected named columns, found list"]
+    messages += ["row 4: answer=gold: no 'gold' in a dict", "row 5: completion is null, expected text"]
+    messages += ["row 6: answer is empty"]
     assert all(message in said for message, said in zip(messages, result["left_out_first"], strict=True))
     assert list(result_lines(result))[-1] == "left out: 5 rows or samples that could not be used"
 
@@ -263,7 +271,7 @@ def test_one_bad_sample_does_not_cost_the_others(tmp_path):
 
 
 def test_a_file_without_any_usable_row_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(DataError, match=r"holds no generation that can be used; .*row 1: no 'out'"):
+    with pytest.raises(DataError, match=r"holds no generation that can be used; .*row 1: completion=out: no 'out'"):
         judged(tmp_path, [{"id": 1, "gold": "2"}])
     assert not list((tmp_path / "out").iterdir())
     with pytest.raises(DataError, match="no data file"):
@@ -274,8 +282,8 @@ def test_a_long_file_is_judged_while_it_is_read(tmp_path, monkeypatch):
     read, ahead = [0], []
     rows = generations.table_rows
 
-    def counting(path, format):
-        for row in rows(path, format):
+    def counting(*given):
+        for row in rows(*given):
             read[0] += 1
             yield row
 

@@ -19,16 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 
-from fbt_rl.data_files import DataError, format_of, table_rows
-from fbt_rl.evaluation.field_map import SETTINGS, GenerationsMap, find, kind_of, value_at
+from fbt_rl.evaluation.field_map import SETTINGS, Found, GenerationsMap, Problems, find, kind_of, value_at
 from fbt_rl.evaluation.table import LENGTH_UNIT, SCHEMA, before_stop
 from fbt_rl.evaluation.written_answers import boxed, last_match, right_answer, to_judge
+from fbt_rl.table_files import DataError, format_of, table_rows
 from reward.base import Reward
 from reward.reasoning import answer_start
 
 logger = logging.getLogger(__name__)
 
 SHOWN_FAULTS = 5
+AGREEMENT = ("mode", "problem_id", "sample", "correct", "claimed", "extracted", "answer")  # what it needs
 _BATCH = 512  # samples judged together
 _WHOLE = ("tests", "setup")  # lists of these belong to one sample
 # Of what others call the end of an answer; anything else is not known.
@@ -92,17 +93,26 @@ def judge_file(
     return faults
 
 
-def agreement(table: pa.Table) -> dict[str, dict[str, int]]:
-    """By mode, for files that bring verdicts of their own: how many are right by each, and by how many they differ."""
-    found: dict[str, Counter[str]] = {}
-    for mode, correct, claimed in zip(
-        *(table[name].to_pylist() for name in ("mode", "correct", "claimed")), strict=True
-    ):
-        if claimed is not None:
-            found.setdefault(mode, Counter()).update(
-                {"rows": 1, "claimed_right": claimed, "right": bool(correct), "differ": bool(correct) != claimed}
+def agreement(table: pa.Table) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """For files that bring verdicts of their own, by mode: how many are right by each, by how many they differ, and how
+    many of those have no answer where it was looked for. And the first that differ, in words.
+    """
+    counts: dict[str, Counter[str]] = {}
+    first: list[str] = []
+    claiming = table.filter(table["claimed"].is_valid())
+    for row in (row for batch in claiming.to_batches(_BATCH) for row in batch.to_pylist()):
+        claimed, right = row["claimed"], bool(row["correct"])
+        missing = claimed and not right and row["extracted"] is None
+        counts.setdefault(row["mode"], Counter()).update(
+            {"rows": 1, "claimed_right": claimed, "right": right, "differ": claimed != right, "no_answer": missing}
+        )
+        if claimed != right and len(first) < SHOWN_FAULTS:
+            found = "no answer found" if row["extracted"] is None else f"found {row['extracted'][:60]!r}"
+            first.append(
+                f"{row['mode']}, {row['problem_id']}, sample {row['sample']}: {'right' if claimed else 'wrong'} by the "
+                f"file; {found}, the right answer is {row['answer'][:60]!r}"
             )
-    return {mode: dict(counts) for mode, counts in found.items()}
+    return {mode: dict(each) for mode, each in counts.items()}, first
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -112,12 +122,14 @@ def _samples(path: Path, columns: GenerationsMap, faults: Faults) -> Iterator[di
     """The samples of all usable rows, in the columns of the map."""
     paths = {name: value for name, value in columns if name not in SETTINGS and value is not None}
     seen: Counter[tuple[str, str]] = Counter()
-    for number, row in enumerate(table_rows(path, format_of(path)), start=1):
+    problems = Problems(columns) if columns.problems else None
+    for number, row in enumerate(table_rows(path, format_of(path), columns.rows), start=1):
         where = f"{path.name}, row {number}"
         try:
             if isinstance(row, DataError):
                 raise row
-            found = {name: list(find(row, value, flat=name not in _WHOLE)) for name, value in paths.items()}
+            row = problems.joined(row) if problems else row
+            found = _found(row, paths)
         except DataError as error:
             faults.add(str(error) if isinstance(row, DataError) else f"{where}: {error}")
             continue
@@ -132,6 +144,16 @@ def _samples(path: Path, columns: GenerationsMap, faults: Faults) -> Iterator[di
             key = values["problem_id"], values["mode"]
             yield {**values, "sample": seen[key]}
             seen[key] += 1
+
+
+def _found(row: dict[str, Any], paths: Mapping[str, str]) -> dict[str, list[Found]]:
+    found = {}
+    for name, path in paths.items():
+        try:
+            found[name] = list(find(row, path, flat=name not in _WHOLE))
+        except DataError as error:
+            raise DataError(f"{name}={path}: {error}") from error
+    return found
 
 
 def _checked(
