@@ -113,12 +113,19 @@ def _last_phrase(text: str) -> str | None:
     if not found:
         return None
     answer = found[-1].strip()
+    while again := _PHRASE.search(answer):  # "Final Answer: The final answer is $x$. I hope it is correct."
+        answer = again[1].strip()
     if formula := _MATH.match(answer):
         return _inner(formula)
     if end := _SENTENCE_END.search(answer):
         answer = answer[: end.start()]
-    if answer[:1].isalpha() and _PROSE.search(answer) and len(numbers := _NUMBER.findall(answer)) == 1:
-        return numbers[0]
+    if answer[:1].isalpha() and _PROSE.search(answer):
+        formulas = list(_MATH.finditer(answer))
+        numbers = _NUMBER.findall(_MATH.sub(" ", answer))
+        if len(numbers) == 1:
+            return numbers[0]
+        if not numbers and len(formulas) == 1:
+            return _inner(formulas[0])
     if counted := _COUNTED.fullmatch(answer):
         return counted[1]
     return answer.rpartition(" is ")[2].strip(" $") or None

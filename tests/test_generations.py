@@ -166,6 +166,7 @@ def test_where_an_answer_may_stand(tmp_path):
     assert judged(tmp_path, rows)[1]["correct"].to_pylist() == [False]
     assert judged(tmp_path, rows, *MAP, "stop=\\n\\nQ:")[1]["correct"].to_pylist() == [True]
     assert judged(tmp_path, rows, *MAP, "extracted=theirs")[1]["extracted"].to_pylist() == ["8"]
+    assert judged(tmp_path, [{"id": 1, "gold": "7", "out": None}], "answer=gold,extracted=out")[0]["left_out"] == 0
     rows = [{"id": 1, "gold": "4 + 3\nA: 7", "out": "7", "theirs": None}]
     assert judged(tmp_path, rows, "answer=gold,extracted=out")[1]["correct"].to_pylist() == [True]
     assert judged(tmp_path, rows, "answer=gold,completion=out,extracted=theirs")[1]["error"].to_pylist() == [
@@ -190,6 +191,7 @@ def test_where_an_answer_may_stand(tmp_path):
         "The answer is: 7 and the check holds.",
         "<think>The answer is 8.</think>\n<answer> 7 </answer>",
         "<answer>so \\boxed{7}</answer>",
+        "Final Answer: The final answer is $7$. I hope it is correct.",
         "So Juanita spends **$7.00** more in 52 weeks.",
         "She makes 7 * $1 = $7 every day.",
         "A: 7 apples\n",
@@ -251,16 +253,17 @@ def test_bad_rows_are_named_and_counted_and_the_others_stand(tmp_path):
         {"id": "c", "out": "x"},
         {"id": "d", "gold": "1", "out": None},
         {"id": "e", "gold": " ", "out": "x"},
+        {"id": "f", "gold": "1", "out": []},
         {**good, "id": "b"},
     ]
     result, table = judged(tmp_path, rows)
     assert table["problem_id"].to_pylist() == ["a", "b"]
-    assert result["left_out"] == 5
+    assert result["left_out"] == 6
     messages = ["row 2: not valid JSON", "row 3: expected named columns, found list"]
     messages += ["row 4: answer=gold: no 'gold' in a dict", "row 5: completion is null, expected text"]
     messages += ["row 6: answer is empty"]
-    assert all(message in said for message, said in zip(messages, result["left_out_first"], strict=True))
-    assert list(result_lines(result))[-1] == "left out: 5 rows or samples that could not be used"
+    assert all(message in said for message, said in zip(messages, result["left_out_first"], strict=False))
+    assert list(result_lines(result))[-1] == "left out: 6 rows or samples that could not be used"
 
 
 def test_one_bad_sample_does_not_cost_the_others(tmp_path):

@@ -133,7 +133,10 @@ def _samples(path: Path, columns: GenerationsMap, faults: Faults) -> Iterator[di
         except DataError as error:
             faults.add(str(error) if isinstance(row, DataError) else f"{where}: {error}")
             continue
-        for sample in found.get("completion") or found["extracted"]:
+        samples = found["completion" if "completion" in found else "extracted"]
+        if not samples:
+            faults.add(f"{where}: it has no sample")
+        for sample in samples:
             try:
                 values = {name: value_at(sample.keys, name, entries) for name, entries in found.items()}
                 values = _checked(values, sample.keys, columns, path, number)
@@ -160,7 +163,9 @@ def _checked(
     values: Mapping[str, Any], keys: tuple[str | int, ...], columns: GenerationsMap, path: Path, number: int
 ) -> dict[str, Any]:
     """The values of one sample as text, numbers and verdicts of the table. Raises DataError."""
-    text = before_stop(_text(values, "completion" if columns.completion else "extracted"), columns.stop)
+    # No answer found is wrong, but no completion is no sample.
+    whole = _text(values, "completion") if columns.completion else _text(values, "extracted", or_none=True) or ""
+    text = before_stop(whole, columns.stop)
     prompt = _text(values, "prompt") if columns.prompt else None
     if columns.problem_id:
         problem = _text(values, "problem_id")
