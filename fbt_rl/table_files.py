@@ -42,13 +42,18 @@ def table_rows(path: Path, format: str, at: str | None = None) -> Iterator[dict[
 
     JSON may be a list of rows, a mapping (its entries, or those of the lists in it, with their key as ``key``), or
     JSON lines; ``at`` (keys with dots between) says where in it they are. A file may be compressed (``.gz``).
-    Raises :class:`DataError` where it cannot be read or holds no rows.
+    Raises :class:`DataError` where none can be read.
     """
     number = 0
-    for number, row in enumerate(_table(path, format, at), start=1):
-        if not isinstance(row, dict | DataError):
-            row = DataError(f"{path}, row {number}: expected named columns, found {type(row).__name__}")
-        yield row
+    try:
+        for number, row in enumerate(_table(path, format, at), start=1):
+            if not isinstance(row, dict | DataError):
+                row = DataError(f"{path}, row {number}: expected named columns, found {type(row).__name__}")
+            yield row
+    except DataError as error:  # of the file, which breaks off
+        if number == 0:
+            raise
+        yield DataError(f"{error}; the rest, after row {number}, is not read")
     if number == 0:
         raise DataError(f"{path} holds no rows")
 

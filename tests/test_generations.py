@@ -303,6 +303,21 @@ def test_a_long_file_is_judged_while_it_is_read(tmp_path, monkeypatch):
     assert pq.read_table(tmp_path / "t.parquet")["problem_id"].to_pylist() == [str(n) for n in range(35)]
 
 
+def test_what_the_file_lacks_is_taken_from_the_problems(tmp_path):
+    problems = write(tmp_path / "problems.jsonl", [{"task": "t/1", "gold": "1", "q": "one?"}])
+    rows = [{"id": "t/1", "out": "\\boxed{1}", "result": "failed: x"}, {"id": "t/2", "out": "1", "result": "passed"}]
+    columns = [f"problems={problems},problems_key=task,problem_id=id", "answer=problem.gold,prompt=problem.q"]
+    result, table = judged(tmp_path, rows, *columns, "completion=out,claimed=result")
+    assert table.select(["prompt", "correct", "claimed"]).to_pylist() == [
+        {"prompt": "one?", "correct": True, "claimed": False}
+    ]
+    assert result["left_out_first"] == [f"theirs.jsonl, row 2: no problem 't/2' in {problems}"]
+    with pytest.raises(DataError, match=r"problems.jsonl, row 1: problems_key: no 'id' in a dict"):
+        judged(tmp_path, rows, f"problems={problems},problem_id=id,answer=problem.gold,completion=out")
+    with pytest.raises(ConfigError, match="--map problems: name the problem_id"):
+        read_map([f"problems={problems},answer=problem.gold,completion=out"])
+
+
 # --- comparing evaluations -----------------------------------------------------------------------
 
 

@@ -37,7 +37,8 @@ _FINISH = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
     **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length"), "length"),
 }
-_TRUE, _FALSE = {"true", "correct", "passed", "pass", "yes", "1"}, {"false", "incorrect", "failed", "fail", "no", "0"}
+_TRUE = {"true", "correct", "right", "passed", "pass", "yes", "c", "1"}
+_FALSE = {"false", "incorrect", "wrong", "failed", "fail", "timed", "timeout", "no", "i", "0"}
 
 
 @dataclass
@@ -227,7 +228,7 @@ def _text(values: Mapping[str, Any], name: str, or_none: bool = False) -> Any:
 def _claim(value: Any) -> bool | None:
     if isinstance(value, int | float):
         return value >= 1
-    word = str(value).lower()
+    word = re.split(r"[\s:.]", str(value).strip().lower())[0]  # "failed: AssertionError"
     return True if word in _TRUE else False if word in _FALSE else None
 
 
