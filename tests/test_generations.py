@@ -166,6 +166,10 @@ def test_where_an_answer_may_stand(tmp_path):
     assert judged(tmp_path, rows)[1]["correct"].to_pylist() == [False]
     assert judged(tmp_path, rows, *MAP, "stop=\\n\\nQ:")[1]["correct"].to_pylist() == [True]
     assert judged(tmp_path, rows, *MAP, "extracted=theirs")[1]["extracted"].to_pylist() == ["8"]
+    rows = [{"id": 1, "gold": "7", "out": "so #### 7</s>"}]
+    assert judged(tmp_path, rows, *MAP, "answer_pattern=#### (.*)")[1]["correct"].to_pylist() == [True]
+    (tmp_path / "forms.yaml").write_text("reward: {use: math, args: {forms: [hashes]}}")
+    assert judged(tmp_path, rows, *MAP, str(tmp_path / "forms.yaml"))[1]["correct"].to_pylist() == [True]
     assert judged(tmp_path, [{"id": 1, "gold": "7", "out": None}], "answer=gold,extracted=out")[0]["left_out"] == 0
     rows = [{"id": 1, "gold": "4 + 3\nA: 7", "out": "7", "theirs": None}]
     assert judged(tmp_path, rows, "answer=gold,extracted=out")[1]["correct"].to_pylist() == [True]
@@ -190,6 +194,8 @@ def test_where_an_answer_may_stand(tmp_path):
         "The answer is about 7 (as 3 + 4).",
         "The answer is: 7 and the check holds.",
         "<think>The answer is 8.</think>\n<answer> 7 </answer>",
+        "<think>so \\boxed{8}, no, the answer is 9</think>\n\nShe makes **$7** every day.",
+        "<think>so \\boxed{7}</think>\n",
         "<answer>so \\boxed{7}</answer>",
         "Final Answer: The final answer is $7$. I hope it is correct.",
         "So Juanita spends **$7.00** more in 52 weeks.",
@@ -198,7 +204,7 @@ def test_where_an_answer_may_stand(tmp_path):
     ],
 )
 def test_answers_as_other_systems_write_them(tmp_path, text):
-    _, table = judged(tmp_path, [{"id": 1, "gold": "3 + 4 = 7. #### 7", "out": text}])
+    _, table = judged(tmp_path, [{"id": 1, "gold": "3 + 4 = 7. #### 7", "out": text}], marker="</think>")
     assert table["correct"].to_pylist() == [True]
     strict = tmp_path / "strict.yaml"
     strict.write_text("reward: {use: math, args: {forms: [boxed]}}")

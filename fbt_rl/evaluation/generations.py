@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from fbt_rl.evaluation.field_map import SETTINGS, Found, GenerationsMap, Problems, find, kind_of, value_at
 from fbt_rl.evaluation.table import LENGTH_UNIT, SCHEMA, before_stop
-from fbt_rl.evaluation.written_answers import boxed, last_match, right_answer, to_judge
+from fbt_rl.evaluation.written_answers import boxed, last_match, plain, right_answer, to_judge
 from fbt_rl.table_files import DataError, format_of, table_rows
 from reward.base import Reward
 from reward.reasoning import answer_start
@@ -250,7 +250,7 @@ def _judged(
     of_code = {name: [sample["tests"][name] for sample in batch] for name in ("tests", "entry_point", "setup")}
     verdicts = reward.verdicts(
         prompts=[sample["prompt"] or "" for sample in batch],
-        completions=[_to_judge(sample, columns, reward) for sample in batch],
+        completions=[_to_judge(sample, columns, reward, marker) for sample in batch],
         problem_id=[sample["problem_id"] for sample in batch],
         **(of_code if columns.tests else {"answer": [sample["answer"] for sample in batch]}),
     )
@@ -275,13 +275,13 @@ def _judged(
     return rows
 
 
-def _to_judge(sample: dict[str, Any], columns: GenerationsMap, reward: Reward) -> str:
+def _to_judge(sample: dict[str, Any], columns: GenerationsMap, reward: Reward, marker: str | None) -> str:
     """What the reward is given. Answers to mathematics that stand elsewhere than it looks for them are boxed."""
+    text = sample["given"] if columns.extracted else sample["completion"]
+    if reward.name != "math" or text is None:
+        return text or ""
     if columns.extracted:
-        return boxed(sample["given"]) if reward.name == "math" else sample["given"] or ""
-    text = sample["completion"]
-    if reward.name != "math":
-        return text
+        return boxed(plain(text).strip())
     if columns.answer_pattern:
-        return boxed(last_match(re.compile(columns.answer_pattern), text))
-    return text if "forms" in columns.reward.args else to_judge(text)
+        return boxed(last_match(re.compile(columns.answer_pattern), plain(text)))
+    return plain(text) if "forms" in columns.reward.args else to_judge(text, marker)

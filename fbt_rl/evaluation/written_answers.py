@@ -26,19 +26,28 @@ def boxed(answer: str | None) -> str:
     return "" if answer is None else f"\\boxed{{{answer}}}"
 
 
-def to_judge(text: str) -> str:
-    """``text``, or what stands for it, such that the reward finds its answer in one of ``FORMS``."""
-    text = _TOKEN.sub("\n", text)
+def to_judge(text: str, marker: str | None = None) -> str:
+    """``text``, or what stands for it, such that the reward finds its answer in one of ``FORMS``.
+
+    Reasoning ends at ``marker``; what it says of the answer on the way counts only where nothing follows.
+    """
+    answer = text.rpartition(marker)[2] if marker else text
+    text = plain(answer if answer.strip() else text)
     if tagged := _TAGGED.findall(text):
         inside = tagged[-1].strip()
         return inside if extract_answer(inside, FORMS) else boxed(inside or None)
-    text = _HEADING.sub("", _INLINE.sub("\n####", text))
+    text = _HEADING.sub("", text)
     return text if extract_answer(text, FORMS) else boxed(last_match(_LINE, text) or _concluded(text))
+
+
+def plain(text: str) -> str:
+    """``text`` without the ends that tokenizers write, and with each ``####`` on a line of its own."""
+    return _INLINE.sub("\n####", _TOKEN.sub("\n", text))
 
 
 def right_answer(text: str) -> str:
     """The answer of a worked solution, or ``text`` where it is a bare answer."""
-    return extract_answer(_INLINE.sub("\n####", text)) or last_match(_LINE, text) or text
+    return extract_answer(plain(text)) or last_match(_LINE, text) or text
 
 
 def last_match(pattern: re.Pattern[str], text: str) -> str | None:
