@@ -5,8 +5,6 @@ Used by :mod:`fbt_rl.tasks` and, before any worker starts, by the pipeline (:fun
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fbt_rl.config import DataConfig, FileData
+from fbt_rl.table_files import DataError, check_file, format_of, table_rows
 
 Role = Literal["prompt", "completion", "answer"]
-FORMATS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 T = TypeVar("T")
 
 _GUTENBERG_START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG.*$", re.MULTILINE)
@@ -26,11 +24,6 @@ _GUTENBERG_END = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG.*$", 
 _GSM8K_ANSWER = re.compile(r"^####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _GSM8K_MARK = re.compile(r"<<[^<>\n]*>>")
 _NAMED = re.compile(r"\{(\w+)\}")
-_BLANKS = b" \t\r\n\xef\xbb\xbf"  # and a byte order mark
-
-
-class DataError(ValueError):
-    """A data file cannot be used; the message names the file and, where there is one, the row."""
 
 
 def check_data(data: DataConfig, needs: Sequence[Role] = ()) -> None:
@@ -124,21 +117,6 @@ def require_roles(data: FileData, needs: Sequence[Role]) -> None:
 # --- tables --------------------------------------------------------------------------------------
 
 
-def table_rows(path: Path, format: str) -> Iterator[dict[str, Any] | DataError]:
-    """The rows of a table in order; in the place of a row that cannot be read, the error that says so.
-
-    JSON lines are read one at a time, parquet batch by batch. Raises :class:`DataError` where the file
-    as a whole cannot be read or holds no rows.
-    """
-    number = 0
-    for number, row in enumerate(_table(path, format), start=1):
-        if not isinstance(row, dict | DataError):
-            row = DataError(f"{path}, row {number}: expected named columns, found {type(row).__name__}")
-        yield row
-    if number == 0:
-        raise DataError(f"{path} holds no rows")
-
-
 def _problems(path: Path, data: FileData) -> Iterator[dict[str, str]]:
     return problems_of(table_rows(path, format_of(path, data.format)), data, str(path), path.stem)
 
@@ -221,63 +199,6 @@ def _value(where: str, row: dict[str, Any], column: str, empty: bool = False, st
     return text.strip() if strip else text
 
 
-def _table(path: Path, format: str) -> Iterator[Any]:
-    if format == "parquet":
-        yield from _parquet(path)
-    elif format == "csv":
-        try:
-            yield from csv.DictReader(io.StringIO(_read(path), newline=""))
-        except csv.Error as error:
-            raise DataError(f"{path}: not valid CSV ({error})") from error
-    elif format == "jsonl":
-        yield from _json_lines(path)
-    else:
-        rows = _json(_read(path), str(path))
-        if not isinstance(rows, list):
-            raise DataError(f"{path}: expected a list of rows, found {type(rows).__name__}")
-        yield from rows
-
-
-def _json_lines(path: Path) -> Iterator[Any]:
-    _check_file(path)
-    number = 0
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if not line.strip(_BLANKS):
-                    continue
-                number += 1
-                try:
-                    yield _json(line.decode("utf-8-sig"), f"{path}, row {number}")
-                except UnicodeDecodeError as error:
-                    yield DataError(f"{path}, row {number} is not UTF-8 text (byte {error.start} of the line)")
-                except DataError as error:
-                    yield error
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    if number == 0:
-        raise DataError(f"{path} is empty")
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not valid JSON ({error})") from error
-
-
-def _parquet(path: Path) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet
-
-    _check_file(path)
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches():
-                yield from batch.to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"cannot read {path} as parquet: {error}") from error
-
-
 # --- text ----------------------------------------------------------------------------------------
 
 
@@ -307,17 +228,8 @@ def _cut(text: str, size: int) -> Iterator[str]:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def format_of(path: Path, format: str = "auto") -> str:
-    """The format of a file, by its ending where ``format`` is "auto". Raises :class:`DataError`."""
-    if format != "auto":
-        return format
-    if path.suffix not in FORMATS:
-        raise DataError(f"{path}: unknown ending; known are {_join(FORMATS)}, or set data.format")
-    return FORMATS[path.suffix]
-
-
 def _read(path: Path) -> str:
-    _check_file(path)
+    check_file(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -327,13 +239,6 @@ def _read(path: Path) -> str:
     if not text.strip():
         raise DataError(f"{path} is empty")
     return text
-
-
-def _check_file(path: Path) -> None:
-    if not path.exists():
-        raise DataError(f"no data file {path} (looked from {Path.cwd()})")
-    if not path.is_file():
-        raise DataError(f"{path} is not a file: name the data files one by one in data.paths")
 
 
 def _join(names: Iterable[str]) -> str:

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 from fbt_rl.artifacts import StageFolder
 from fbt_rl.config import EvalStage, RunConfig
 from fbt_rl.config_file import ConfigError, parse_config, read_mapping
-from fbt_rl.data_files import FORMATS
 from fbt_rl.evaluation.field_map import read_map, reward_settings
-from fbt_rl.evaluation.generations import agreement, judge_file
+from fbt_rl.evaluation.generations import AGREEMENT, agreement, judge_file
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import read_generations
 from fbt_rl.evaluation.temperature import choose_temperature, require_halves
+from fbt_rl.table_files import FORMATS
 from fbt_rl.task_presets import TASKS
 from fbt_rl.worker import error_log, failure, output_to, record_failure
 from reward.load import load_reward
@@ -236,10 +236,12 @@ def evaluate_file(
         folder = StageFolder(Path(place))
         target = folder.generations_path
         faults = judge_file(path, columns, reward, target, count_tokens=count_tokens, marker=marker)
+        verdicts, differ = agreement(pq.read_table(target, columns=list(AGREEMENT)))
         result = {
             "generations": str(path),
             "modes": summarise(read_generations(target)),
-            "verdicts": agreement(pq.read_table(target, columns=["mode", "correct", "claimed"])),
+            "verdicts": verdicts,
+            "differ_first": differ,
             "left_out": faults.count,
             "left_out_first": faults.first,
         }
@@ -261,10 +263,12 @@ def result_lines(result: dict[str, Any]) -> Iterator[str]:
     for mode, values in result["modes"].items():
         yield summary_line(f"{mode:<{width}}", values)
     for mode, counts in result.get("verdicts", {}).items():
+        want = f", {counts['no_answer']} of them for want of an answer (see answer_pattern)"
         yield (
             f"{mode:<{width}}  right {counts['right']} of {counts['rows']}, by the file's own verdicts "
-            f"{counts['claimed_right']}; {counts['differ']} judged otherwise"
+            f"{counts['claimed_right']}; {counts['differ']} judged otherwise{want if counts['no_answer'] else ''}"
         )
+    yield from result.get("differ_first", ())
     for mode, chosen in result.get("temperatures", {}).items():
         tried = ", ".join(f"{accuracy:.1%} at {each}" for each, accuracy in chosen["dev_accuracy"].items())
         yield f"{mode:<{width}}  temperature {chosen['temperature']:g}, chosen on the other half of problems: {tried}"

@@ -24,14 +24,27 @@ _JOINT = re.compile(
     rf"{_BETWEEN}(?:[a-zA-Z]\w?(?:_\{{?\w+\}}?)?\s*=\s*)?{_BETWEEN}"
 )
 _HASHES = re.compile(r"^####(.*)$", re.MULTILINE)
-_PHRASE = re.compile(r"\b(?:final\s+)?answer\b[*_\s]*(?:is|:|=)[:\s*_]*([^\s*_].*)", re.IGNORECASE)
-_MATH = re.compile(  # inline: on one line; none holds another one's opening, so that time is linear
-    r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\(((?:[^\\\n]|\\[^()\n])+)\\\)|\\\[((?:[^\\]|\\[^\[\]])+)\\\]"
+_PHRASE = re.compile(  # "answer (arabic numerals) is about 7", or a heading and the answer below it
+    r"(?:(?:\bfinal\s+|^#+[ \t]*)answer\b[*_ \t]*\n|\banswer\b[*_\s]*(?:\([^()\n]{1,40}\)\s*)?(?:is|:|=))[:\s*_]*"
+    r"(?:(?:about|approximately|around|roughly|exactly|simply)\s+)?([^\s*_].*)",
+    re.IGNORECASE | re.MULTILINE,
 )
-_SENTENCE_END = re.compile(r"[.,;:!?]?\*\*|[.;!?](?=\s|$)|,\s(?=[A-Za-z])|\s(?:because|since|so|which)\b|<\|")
+_MATH = re.compile(  # inline: on one line; none holds another one's opening, so that time is linear
+    # Dollars of money are told from those of formulas as pandoc does: "$5 and $6" is none.
+    r"\$\$([^$]+)\$\$|\$((?! )(?:[^$\n\\]|\\[^\n])+)(?<! )\$(?!\d)|\$ ([^$\n]+) \$(?! ?\d)"
+    r"|\\\(((?:[^\\\n]|\\[^()\n])+)\\\)|\\\[((?:[^\\]|\\[^\[\]])+)\\\]"
+)
+_SENTENCE_END = re.compile(
+    r"[.,;:!?]?\*\*|[.;!?](?=\s|$)|,\s(?=[A-Za-z])|\s(?:because|since|so|which|where)\b|<[|/]|\s\((?!mod\b|base\b)(?=[A-Za-z]{2})"
+)
 _PROSE = re.compile(r"(?<![\\a-zA-Z{])(?:[A-Za-z]{2,}[,:]?\s+[a-z]+|[A-Za-z]{3,}\s*:\s)")
 _CODE = re.compile(r"__\w+__|\w\(\s*['\"]|[a-zA-Z_]\.[a-zA-Z_]+\(|\blambda\b|\bimport\b")
 _NUMBER = re.compile(r"(?<![\w.,/])[-−]?[$€£]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:\s*/\s*\d+)?%?")
+# "3 eggs a day", "3 and the check holds"; but not "3 million dollars a year", "3 and a half"
+_COUNTED = re.compile(
+    rf"({_NUMBER.pattern})(?: (?!(?:hundred|thousand|[mb]illion|trillion|dozen|half|quarters?|thirds?|pi|mod)\b)"
+    r"[A-Za-z'-]+){2,}"
+)
 _GOES_ON = re.compile(r"\s*(?:[+*/^=×÷]|-\s)")
 
 
@@ -100,12 +113,21 @@ def _last_phrase(text: str) -> str | None:
     if not found:
         return None
     answer = found[-1].strip()
+    while again := _PHRASE.search(answer):  # "Final Answer: The final answer is $x$. I hope it is correct."
+        answer = again[1].strip()
     if formula := _MATH.match(answer):
         return _inner(formula)
     if end := _SENTENCE_END.search(answer):
         answer = answer[: end.start()]
-    if answer[:1].isalpha() and _PROSE.search(answer) and len(numbers := _NUMBER.findall(answer)) == 1:
-        return numbers[0]
+    if answer[:1].isalpha() and _PROSE.search(answer):
+        formulas = list(_MATH.finditer(answer))
+        numbers = _NUMBER.findall(_MATH.sub(" ", answer))
+        if len(numbers) == 1:
+            return numbers[0]
+        if not numbers and len(formulas) == 1:
+            return _inner(formulas[0])
+    if counted := _COUNTED.fullmatch(answer):
+        return counted[1]
     return answer.rpartition(" is ")[2].strip(" $") or None
 
 

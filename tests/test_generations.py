@@ -57,6 +57,7 @@ ROW = {"a": {"b": [1, 2]}, "x.y": "dots", "s": {"one": {"t": ["u", "v"]}, "two":
     [
         ("a.b", [((0,), 1), ((1,), 2)]),
         ("a.b.1", [((), 2)]),
+        ("a.b.-1", [((), 2)]),
         ("x.y", [((), "dots")]),
         ("s.*.t", [(("one", 0), "u"), (("one", 1), "v"), (("two", 0), "w")]),
         ("s.*.t.0", [(("one",), "u"), (("two",), "w")]),
@@ -129,10 +130,16 @@ def test_nested_samples_with_parallel_verdicts(tmp_path):
     assert table["correct"].to_pylist() == [True, False, True, True]
     assert table["claimed"].to_pylist() == [True, False, True, False]
     assert len(set(table["problem_id"].to_pylist())) == 2
-    assert result["verdicts"] == {"theirs": {"rows": 4, "claimed_right": 2, "right": 3, "differ": 1}}
+    assert result["verdicts"] == {"theirs": {"rows": 4, "claimed_right": 2, "right": 3, "differ": 1, "no_answer": 0}}
     assert result["modes"]["theirs"]["pass_at_k"] == {"1": 0.75, "2": 1.0}
     lines = list(result_lines(result))
     assert lines[1] == "theirs  right 3 of 4, by the file's own verdicts 2; 1 judged otherwise"
+    [problem] = set(table["problem_id"].to_pylist()[2:])
+    assert lines[2:] == [f"theirs, {problem}, sample 1: wrong by the file; found '3', the right answer is '3'"]
+    rows = [{"q": n, "gt": "7", "code": text, "score": "True"} for n, text in enumerate(["7, as is", "x"])]
+    lines = list(result_lines(judged(tmp_path, rows, "problem_id=q,answer=gt,completion=code,claimed=score")[0]))
+    assert "; 2 judged otherwise, 2 of them for want of an answer (see answer_pattern)" in lines[1]
+    assert lines[2] == "theirs, 0, sample 0: right by the file; no answer found, the right answer is '7'"
 
 
 def test_rows_of_one_problem_are_its_samples(tmp_path):
@@ -159,11 +166,56 @@ def test_where_an_answer_may_stand(tmp_path):
     assert judged(tmp_path, rows)[1]["correct"].to_pylist() == [False]
     assert judged(tmp_path, rows, *MAP, "stop=\\n\\nQ:")[1]["correct"].to_pylist() == [True]
     assert judged(tmp_path, rows, *MAP, "extracted=theirs")[1]["extracted"].to_pylist() == ["8"]
+    rows = [{"id": 1, "gold": "7", "out": "so #### 7</s>"}]
+    assert judged(tmp_path, rows, *MAP, "answer_pattern=#### (.*)")[1]["correct"].to_pylist() == [True]
+    (tmp_path / "forms.yaml").write_text("reward: {use: math, args: {forms: [hashes]}}")
+    assert judged(tmp_path, rows, *MAP, str(tmp_path / "forms.yaml"))[1]["correct"].to_pylist() == [True]
+    assert judged(tmp_path, [{"id": 1, "gold": "7", "out": None}], "answer=gold,extracted=out")[0]["left_out"] == 0
     rows = [{"id": 1, "gold": "4 + 3\nA: 7", "out": "7", "theirs": None}]
     assert judged(tmp_path, rows, "answer=gold,extracted=out")[1]["correct"].to_pylist() == [True]
     assert judged(tmp_path, rows, "answer=gold,completion=out,extracted=theirs")[1]["error"].to_pylist() == [
         "no_answer"
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thus she makes $7 in 3 days. #### 7 ",
+        "a loss. #### $7.00</s>",
+        "#### 7<|endoftext|>Human: 8",
+        "#### Step 1: add\n3 + 4\n#### Step 2\nThe answer is: 7",
+        "#### Final Answer: 7",
+        "**Final Answer**\n\n7",
+        "# Answer\n\n7",
+        "Therefore, the answer (arabic numerals) is 7.",
+        "The answer is $\\$7$.",
+        "The answer is $7 a day, so $49 a week",
+        "The answer is about 7 (as 3 + 4).",
+        "The answer is: 7 and the check holds.",
+        "<think>The answer is 8.</think>\n<answer> 7 </answer>",
+        "<think>so \\boxed{8}, no, the answer is 9</think>\n\nShe makes **$7** every day.",
+        "<think>so \\boxed{7}</think>\n",
+        "<answer>so \\boxed{7}</answer>",
+        "Final Answer: The final answer is $7$. I hope it is correct.",
+        "So Juanita spends **$7.00** more in 52 weeks.",
+        "She makes 7 * $1 = $7 every day.",
+        "A: 7 apples\n",
+    ],
+)
+def test_answers_as_other_systems_write_them(tmp_path, text):
+    _, table = judged(tmp_path, [{"id": 1, "gold": "3 + 4 = 7. #### 7", "out": text}], marker="</think>")
+    assert table["correct"].to_pylist() == [True]
+    strict = tmp_path / "strict.yaml"
+    strict.write_text("reward: {use: math, args: {forms: [boxed]}}")
+    _, table = judged(tmp_path, [{"id": 1, "gold": "7", "out": text}], *MAP, str(strict))
+    assert table["error"].to_pylist() == (["no_answer"] if "boxed" not in text else [None])
+
+
+@pytest.mark.parametrize("text", ["it is 7", "so far 3 + 4 = 7, and then", "", "</s>", "<answer></answer>"])
+def test_what_breaks_off_has_no_answer(tmp_path, text):
+    _, table = judged(tmp_path, [{"id": 1, "gold": "7", "out": text}])
+    assert table["error"].to_pylist() == ["no_answer"]
 
 
 def test_lengths_and_endings(tmp_path):
@@ -207,15 +259,17 @@ def test_bad_rows_are_named_and_counted_and_the_others_stand(tmp_path):
         {"id": "c", "out": "x"},
         {"id": "d", "gold": "1", "out": None},
         {"id": "e", "gold": " ", "out": "x"},
+        {"id": "f", "gold": "1", "out": []},
         {**good, "id": "b"},
     ]
     result, table = judged(tmp_path, rows)
     assert table["problem_id"].to_pylist() == ["a", "b"]
-    assert result["left_out"] == 5
-    messages = ["row 2: not valid JSON", "row 3: expected named columns, found list", "row 4: no 'gold' in a dict"]
-    messages += ["row 5: completion is null, expected text", "row 6: answer is empty"]
-    assert all(message in said for message, said in zip(messages, result["left_out_first"], strict=True))
-    assert list(result_lines(result))[-1] == "left out: 5 rows or samples that could not be used"
+    assert result["left_out"] == 6
+    messages = ["row 2: not valid JSON", "row 3: expected named columns, found list"]
+    messages += ["row 4: answer=gold: no 'gold' in a dict", "row 5: completion is null, expected text"]
+    messages += ["row 6: answer is empty"]
+    assert all(message in said for message, said in zip(messages, result["left_out_first"], strict=False))
+    assert list(result_lines(result))[-1] == "left out: 6 rows or samples that could not be used"
 
 
 def test_one_bad_sample_does_not_cost_the_others(tmp_path):
@@ -226,7 +280,7 @@ def test_one_bad_sample_does_not_cost_the_others(tmp_path):
 
 
 def test_a_file_without_any_usable_row_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(DataError, match=r"holds no generation that can be used; .*row 1: no 'out'"):
+    with pytest.raises(DataError, match=r"holds no generation that can be used; .*row 1: completion=out: no 'out'"):
         judged(tmp_path, [{"id": 1, "gold": "2"}])
     assert not list((tmp_path / "out").iterdir())
     with pytest.raises(DataError, match="no data file"):
@@ -237,8 +291,8 @@ def test_a_long_file_is_judged_while_it_is_read(tmp_path, monkeypatch):
     read, ahead = [0], []
     rows = generations.table_rows
 
-    def counting(path, format):
-        for row in rows(path, format):
+    def counting(*given):
+        for row in rows(*given):
             read[0] += 1
             yield row
 
@@ -253,6 +307,21 @@ def test_a_long_file_is_judged_while_it_is_read(tmp_path, monkeypatch):
     generations.judge_file(path, columns, generations.Reward("judge", judge), tmp_path / "t.parquet")
     assert ahead == [10, 20, 30, 35]
     assert pq.read_table(tmp_path / "t.parquet")["problem_id"].to_pylist() == [str(n) for n in range(35)]
+
+
+def test_what_the_file_lacks_is_taken_from_the_problems(tmp_path):
+    problems = write(tmp_path / "problems.jsonl", [{"task": "t/1", "gold": "1", "q": "one?"}])
+    rows = [{"id": "t/1", "out": "\\boxed{1}", "result": "failed: x"}, {"id": "t/2", "out": "1", "result": "passed"}]
+    columns = [f"problems={problems},problems_key=task,problem_id=id", "answer=problem.gold,prompt=problem.q"]
+    result, table = judged(tmp_path, rows, *columns, "completion=out,claimed=result")
+    assert table.select(["prompt", "correct", "claimed"]).to_pylist() == [
+        {"prompt": "one?", "correct": True, "claimed": False}
+    ]
+    assert result["left_out_first"] == [f"theirs.jsonl, row 2: no problem 't/2' in {problems}"]
+    with pytest.raises(DataError, match=r"problems.jsonl, row 1: problems_key: no 'id' in a dict"):
+        judged(tmp_path, rows, f"problems={problems},problem_id=id,answer=problem.gold,completion=out")
+    with pytest.raises(ConfigError, match="--map problems: name the problem_id"):
+        read_map([f"problems={problems},answer=problem.gold,completion=out"])
 
 
 # --- comparing evaluations -----------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Where a file of generations keeps what: a map from our columns to paths in its rows.
 
 A path is keys with dots between; ``*`` is every entry of a list (samples) or of a mapping (systems, told apart in the
-column ``mode``); a list at the end of a path is gone through, however deep.
+column ``mode``), a number one entry of a list (``-1`` the last); a list at the end of a path is gone through, however
+deep. What a file lacks may stand in a file of problems: its row is found under ``problem``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Any, NamedTuple
 
 from fbt_rl.config import RewardConfig, Strict
 from fbt_rl.config_file import ConfigError, read_mapping, validate
-from fbt_rl.data_files import DataError
+from fbt_rl.evaluation.written_answers import FORMS
+from fbt_rl.table_files import DataError, format_of, table_rows
 
+_INDEX = re.compile(r"-?\d{1,9}")
 _PAIR = re.compile(r",(?=\w+=)")
-_FORMS = ("boxed", "hashes", "phrase")
 
 
 class GenerationsMap(Strict):
@@ -40,9 +42,12 @@ class GenerationsMap(Strict):
     answer_pattern: str | None = None  # regular expression; the last match (its first group) is the answer
     stop: tuple[str, ...] = ()  # a completion ends before the first of these
     reward: RewardConfig = RewardConfig()
+    rows: str | None = None  # where in a file of JSON its rows are
+    problems: str | None = None  # a file of problems; rows have theirs as ``problem``
+    problems_key: str | None = None  # what says there which one it is; default: as here (problem_id, else prompt)
 
 
-SETTINGS = {"answer_pattern", "stop", "reward"}
+SETTINGS = {"answer_pattern", "stop", "reward", "rows", "problems", "problems_key"}
 
 
 def read_map(given: Sequence[str]) -> GenerationsMap:
@@ -69,6 +74,8 @@ def read_map(given: Sequence[str]) -> GenerationsMap:
         raise ConfigError("--map: name the completion, for example completion=output (or extracted, a bare answer)")
     if columns.answer is None and columns.tests is None:
         raise ConfigError("--map: name the right answer (answer=...), or the tests of a program (tests=...)")
+    if columns.problems is not None and not (columns.problem_id or columns.prompt):
+        raise ConfigError("--map problems: name the problem_id (or the prompt) that says which problem a row answers")
     try:
         re.compile(columns.answer_pattern or "")
     except re.error as error:
@@ -80,7 +87,7 @@ def reward_settings(columns: GenerationsMap) -> RewardConfig:
     """The map's reward. Answers to mathematics are also taken from "The answer is ...", which others' systems write."""
     if columns.reward.use != "math":
         return columns.reward
-    return RewardConfig(use="math", args={"forms": list(_FORMS), **columns.reward.args})
+    return RewardConfig(use="math", args={"forms": list(FORMS), **columns.reward.args})
 
 
 class Found(NamedTuple):
@@ -108,11 +115,40 @@ def find(value: Any, path: str, *, flat: bool = True, keys: tuple[str | int, ...
                 yield Found((*keys, key), error)
     elif isinstance(value, dict) and head in value:
         yield from find(value[head], rest, flat=flat, keys=keys)
-    elif isinstance(value, list) and head.isdigit() and int(head) < len(value):
+    elif isinstance(value, list) and _INDEX.fullmatch(head) and -len(value) <= int(head) < len(value):
         yield from find(value[int(head)], rest, flat=flat, keys=keys)
     else:
         keys_there = f", its keys are {', '.join(map(str, value))}" if isinstance(value, dict) else ""
         raise DataError(f"no {head!r} in {kind_of(value)}{keys_there}")
+
+
+class Problems:
+    """The rows of a file of problems, by what tells them apart."""
+
+    def __init__(self, columns: GenerationsMap) -> None:
+        """Raises DataError."""
+        self._path = Path(columns.problems or "")
+        self._here = columns.problem_id or columns.prompt or ""
+        there = columns.problems_key or self._here
+        self._rows: dict[str, dict[str, Any]] = {}
+        for number, row in enumerate(table_rows(self._path, format_of(self._path)), start=1):
+            if isinstance(row, DataError):
+                raise row
+            try:
+                self._rows[_key(row, there)] = row
+            except DataError as error:
+                raise DataError(f"{self._path}, row {number}: problems_key: {error}") from error
+
+    def joined(self, row: dict[str, Any]) -> dict[str, Any]:
+        """``row`` with its ``problem``. Raises DataError."""
+        key = _key(row, self._here)
+        if key not in self._rows:
+            raise DataError(f"no problem {key[:80]!r} in {self._path}")
+        return {**row, "problem": self._rows[key]}
+
+
+def _key(row: dict[str, Any], path: str) -> str:
+    return " ".join(str(next(iter(find(row, path, flat=False))).value).split())
 
 
 def value_at(keys: tuple[str | int, ...], name: str, entries: list[Found]) -> Any:

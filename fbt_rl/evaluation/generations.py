@@ -19,16 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 
-from fbt_rl.data_files import DataError, format_of, table_rows
-from fbt_rl.evaluation.field_map import SETTINGS, GenerationsMap, find, kind_of, value_at
+from fbt_rl.evaluation.field_map import SETTINGS, Found, GenerationsMap, Problems, find, kind_of, value_at
 from fbt_rl.evaluation.table import LENGTH_UNIT, SCHEMA, before_stop
+from fbt_rl.evaluation.written_answers import boxed, last_match, plain, right_answer, to_judge
+from fbt_rl.table_files import DataError, format_of, table_rows
 from reward.base import Reward
-from reward.extraction import extract_answer
 from reward.reasoning import answer_start
 
 logger = logging.getLogger(__name__)
 
 SHOWN_FAULTS = 5
+AGREEMENT = ("mode", "problem_id", "sample", "correct", "claimed", "extracted", "answer")  # what it needs
 _BATCH = 512  # samples judged together
 _WHOLE = ("tests", "setup")  # lists of these belong to one sample
 # Of what others call the end of an answer; anything else is not known.
@@ -36,8 +37,8 @@ _FINISH = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
     **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length"), "length"),
 }
-_TRUE, _FALSE = {"true", "correct", "passed", "pass", "yes", "1"}, {"false", "incorrect", "failed", "fail", "no", "0"}
-_ANSWER_LINE = re.compile(r"^\**A(?:nswer)?\**\s*:\**\s*(\S.*?)\s*$", re.MULTILINE)
+_TRUE = {"true", "correct", "right", "passed", "pass", "yes", "c", "1"}
+_FALSE = {"false", "incorrect", "wrong", "failed", "fail", "timed", "timeout", "no", "i", "0"}
 
 
 @dataclass
@@ -93,17 +94,26 @@ def judge_file(
     return faults
 
 
-def agreement(table: pa.Table) -> dict[str, dict[str, int]]:
-    """By mode, for files that bring verdicts of their own: how many are right by each, and by how many they differ."""
-    found: dict[str, Counter[str]] = {}
-    for mode, correct, claimed in zip(
-        *(table[name].to_pylist() for name in ("mode", "correct", "claimed")), strict=True
-    ):
-        if claimed is not None:
-            found.setdefault(mode, Counter()).update(
-                {"rows": 1, "claimed_right": claimed, "right": bool(correct), "differ": bool(correct) != claimed}
+def agreement(table: pa.Table) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """For files that bring verdicts of their own, by mode: how many are right by each, by how many they differ, and how
+    many of those have no answer where it was looked for. And the first that differ, in words.
+    """
+    counts: dict[str, Counter[str]] = {}
+    first: list[str] = []
+    claiming = table.filter(table["claimed"].is_valid())
+    for row in (row for batch in claiming.to_batches(_BATCH) for row in batch.to_pylist()):
+        claimed, right = row["claimed"], bool(row["correct"])
+        missing = claimed and not right and row["extracted"] is None
+        counts.setdefault(row["mode"], Counter()).update(
+            {"rows": 1, "claimed_right": claimed, "right": right, "differ": claimed != right, "no_answer": missing}
+        )
+        if claimed != right and len(first) < SHOWN_FAULTS:
+            found = "no answer found" if row["extracted"] is None else f"found {row['extracted'][:60]!r}"
+            first.append(
+                f"{row['mode']}, {row['problem_id']}, sample {row['sample']}: {'right' if claimed else 'wrong'} by the "
+                f"file; {found}, the right answer is {row['answer'][:60]!r}"
             )
-    return {mode: dict(counts) for mode, counts in found.items()}
+    return {mode: dict(each) for mode, each in counts.items()}, first
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -113,16 +123,21 @@ def _samples(path: Path, columns: GenerationsMap, faults: Faults) -> Iterator[di
     """The samples of all usable rows, in the columns of the map."""
     paths = {name: value for name, value in columns if name not in SETTINGS and value is not None}
     seen: Counter[tuple[str, str]] = Counter()
-    for number, row in enumerate(table_rows(path, format_of(path)), start=1):
+    problems = Problems(columns) if columns.problems else None
+    for number, row in enumerate(table_rows(path, format_of(path), columns.rows), start=1):
         where = f"{path.name}, row {number}"
         try:
             if isinstance(row, DataError):
                 raise row
-            found = {name: list(find(row, value, flat=name not in _WHOLE)) for name, value in paths.items()}
+            row = problems.joined(row) if problems else row
+            found = _found(row, paths)
         except DataError as error:
             faults.add(str(error) if isinstance(row, DataError) else f"{where}: {error}")
             continue
-        for sample in found.get("completion") or found["extracted"]:
+        samples = found["completion" if "completion" in found else "extracted"]
+        if not samples:
+            faults.add(f"{where}: it has no sample")
+        for sample in samples:
             try:
                 values = {name: value_at(sample.keys, name, entries) for name, entries in found.items()}
                 values = _checked(values, sample.keys, columns, path, number)
@@ -135,11 +150,23 @@ def _samples(path: Path, columns: GenerationsMap, faults: Faults) -> Iterator[di
             seen[key] += 1
 
 
+def _found(row: dict[str, Any], paths: Mapping[str, str]) -> dict[str, list[Found]]:
+    found = {}
+    for name, path in paths.items():
+        try:
+            found[name] = list(find(row, path, flat=name not in _WHOLE))
+        except DataError as error:
+            raise DataError(f"{name}={path}: {error}") from error
+    return found
+
+
 def _checked(
     values: Mapping[str, Any], keys: tuple[str | int, ...], columns: GenerationsMap, path: Path, number: int
 ) -> dict[str, Any]:
     """The values of one sample as text, numbers and verdicts of the table. Raises DataError."""
-    text = before_stop(_text(values, "completion" if columns.completion else "extracted"), columns.stop)
+    # No answer found is wrong, but no completion is no sample.
+    whole = _text(values, "completion") if columns.completion else _text(values, "extracted", or_none=True) or ""
+    text = before_stop(whole, columns.stop)
     prompt = _text(values, "prompt") if columns.prompt else None
     if columns.problem_id:
         problem = _text(values, "problem_id")
@@ -169,9 +196,7 @@ def _answer(values: Mapping[str, Any], columns: GenerationsMap) -> str | None:
     answer = _text(values, "answer").strip()
     if not answer:
         raise DataError("answer is empty")
-    if columns.reward.use != "math":
-        return answer
-    return extract_answer(answer) or _last_match(_ANSWER_LINE, answer) or answer
+    return right_answer(answer) if columns.reward.use == "math" else answer
 
 
 def _lines(values: Mapping[str, Any]) -> str | None:
@@ -203,7 +228,7 @@ def _text(values: Mapping[str, Any], name: str, or_none: bool = False) -> Any:
 def _claim(value: Any) -> bool | None:
     if isinstance(value, int | float):
         return value >= 1
-    word = str(value).lower()
+    word = re.split(r"[\s:.]", str(value).strip().lower())[0]  # "failed: AssertionError"
     return True if word in _TRUE else False if word in _FALSE else None
 
 
@@ -225,7 +250,7 @@ def _judged(
     of_code = {name: [sample["tests"][name] for sample in batch] for name in ("tests", "entry_point", "setup")}
     verdicts = reward.verdicts(
         prompts=[sample["prompt"] or "" for sample in batch],
-        completions=[_to_judge(sample, columns, reward) for sample in batch],
+        completions=[_to_judge(sample, columns, reward, marker) for sample in batch],
         problem_id=[sample["problem_id"] for sample in batch],
         **(of_code if columns.tests else {"answer": [sample["answer"] for sample in batch]}),
     )
@@ -250,23 +275,13 @@ def _judged(
     return rows
 
 
-def _to_judge(sample: dict[str, Any], columns: GenerationsMap, reward: Reward) -> str:
+def _to_judge(sample: dict[str, Any], columns: GenerationsMap, reward: Reward, marker: str | None) -> str:
     """What the reward is given. Answers to mathematics that stand elsewhere than it looks for them are boxed."""
+    text = sample["given"] if columns.extracted else sample["completion"]
+    if reward.name != "math" or text is None:
+        return text or ""
     if columns.extracted:
-        return _boxed(sample["given"]) if reward.name == "math" else sample["given"] or ""
-    text = sample["completion"]
-    if reward.name != "math":
-        return text
+        return boxed(plain(text).strip())
     if columns.answer_pattern:
-        return _boxed(_last_match(re.compile(columns.answer_pattern), text))
-    return text if extract_answer(text, reward.args["forms"]) else _boxed(_last_match(_ANSWER_LINE, text))
-
-
-def _boxed(answer: str | None) -> str:
-    return "" if answer is None else f"\\boxed{{{answer}}}"
-
-
-def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
-    """The first group of the last match, or all of it."""
-    found = list(pattern.finditer(text))
-    return None if not found else found[-1][1] if pattern.groups else found[-1][0]
+        return boxed(last_match(re.compile(columns.answer_pattern), plain(text)))
+    return plain(text) if "forms" in columns.reward.args else to_judge(text, marker)
