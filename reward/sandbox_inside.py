@@ -23,7 +23,7 @@ from collections.abc import Iterator
 POLL_S = 0.05  # between two looks at what is used
 STARTED = b"\0"  # told when the program starts: before it stands what went wrong, after it how the program ended
 
-PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 22, 24, 38
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
 
 # Calls refused with "not permitted": new namespaces and mounts, memory that no limit counts, looking into
 # other processes. Number on x86_64 and on aarch64.
@@ -34,6 +34,7 @@ _REFUSED = {
                 195, 196),
 }  # fmt: skip
 _CLONE, _CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
+_PRLIMIT = {"x86_64": 302, "aarch64": 261}
 _SOCKET = {"x86_64": 41, "aarch64": 198}
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -75,9 +76,15 @@ def run_program(program: str) -> None:
 
 
 def _become_init(job: dict, tell: int) -> None:
-    """Be process 1: start the program, end when it ends and tell how. Returns in the program's process."""
+    """Be process 1: start the program, end when it ends and tell how. Returns in the program's process.
+
+    The program may be of the same user; it must not get at this process, which speaks for it.
+    """
+    prctl(PR_SET_DUMPABLE, 0)  # no taking of its descriptors
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the others have no effect on a process 1
     program = os.fork()
     if program == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         return
     close_standard_files()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
@@ -106,6 +113,7 @@ def _has_written_too_much(job: dict) -> bool:
 
 def _restrain(job: dict, keep: int) -> None:
     """What holds for the program and all it starts, and cannot be undone by it."""
+    os.setsid()  # a signal to its process group is for itself, not for its keeper
     os.closerange(3, keep)
     os.closerange(keep + 1, 1024)
     for kind, value in (
@@ -163,6 +171,8 @@ def _refuse_calls(network: bool) -> None:
     for call in calls:
         filters += [(jump_equal, 0, 1, call), (give, 0, 0, refuse)]
     filters += [(jump_equal, 0, 1, _CLONE3), (give, 0, 0, absent)]  # the C library falls back on clone
+    filters += [(jump_equal, 0, 4, _PRLIMIT[machine]), (load, 0, 0, 16), (jump_equal, 1, 0, 0)]  # of itself alone
+    filters += [(give, 0, 0, refuse), (give, 0, 0, allow)]
     filters += [(jump_equal, 0, 3, _CLONE[machine]), (load, 0, 0, 16), (jump_set, 0, 1, 0x7E020000)]
     filters += [(give, 0, 0, refuse), (give, 0, 0, allow)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *line) for line in filters))

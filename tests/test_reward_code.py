@@ -313,6 +313,13 @@ HOSTILE = {
     "a symbolic link": TRY.format("import os; os.symlink('/etc/shadow', '/tmp/s'); open('/tmp/s').read()"),
     "a signal to everyone": "import os\nfor pid in (1, os.getppid(), -1):\n"
     "    try: os.kill(pid, 9)\n    except OSError: pass\ndef f(x): return 0",
+    "every signal to its first process": "import os\nfor number in range(1, 65):\n"
+    "    try: os.kill(1, number)\n    except OSError: pass\ndef f(x): return 0",
+    "a signal to its group": "import os; os.kill(0, 9)",
+    "limits for its first process": TRY.format("import resource as r; r.prlimit(1, r.RLIMIT_NOFILE, (0, 0))"),
+    "the word of its first process": TRY.format(
+        "import ctypes, os; assert ctypes.CDLL(None).syscall(438, os.pidfd_open(1), 0, 0) >= 0"
+    ),
     "files everywhere": f"for place in {EVERYWHERE}:\n"
     "    try: open(place + '/MARK', 'w').write('x')\n    except OSError: pass\ndef f(x): return 0",
     "a daemon that writes later": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"

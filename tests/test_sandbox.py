@@ -263,6 +263,19 @@ def test_many_small_files_count_together(level):
 
 
 @contained
+def test_its_first_process_is_out_of_reach(level):
+    """Also where both are of one user; a program that could break it off would not be judged."""
+    everything = "import os\nfor n in range(1, 65):\n    try: os.kill(1, n)\n    except OSError: pass\nexit(4)"
+    assert run(everything, limits=LIMITS).status == 4
+    assert run("import os; os.kill(0, 9)", limits=LIMITS).status == -9
+    assert run("import os; os.kill(-1, 9)", limits=LIMITS).kind in ("ok", "exit")  # which spares its sender
+    limit = "import resource as r; r.prlimit(0, r.RLIMIT_CORE, (0, 0)); r.prlimit(1, r.RLIMIT_AS, (0, 0))"
+    assert b"PermissionError" in run(limit, limits=LIMITS).stderr
+    descriptor = "import ctypes, os; print(ctypes.CDLL(None).syscall(438, os.pidfd_open(1), 0, 0))"  # pidfd_getfd
+    assert run(descriptor, limits=LIMITS).stdout == b"-1\n"
+
+
+@contained
 def test_no_capabilities_and_no_way_to_them(level):
     program = """
 import ctypes
