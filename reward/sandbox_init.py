@@ -43,12 +43,25 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 def serve(requests: socket.socket) -> str:
     """Answer requests until the other side is gone. Returns in a program's process only, with its source."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers report for themselves
+    keepers: set[int] = set()
+
+    def reap(*_: object) -> None:
+        """Keepers report for themselves; but one that was killed leaves what it kept to us."""
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitpid(-1, os.WNOHANG)[0]:
+                keepers.discard(ended)
+        for orphan in set(_children(os.getpid())) - keepers:
+            for pid in _descendants(orphan):
+                _kill(pid)
+
+    inside.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGCHLD, reap)
     os.umask(0o022)
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, 16, 5)
         if not message:
             os._exit(0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until the keeper is known as one
         try:
             keeper = os.fork()
         except OSError:
@@ -56,6 +69,8 @@ def serve(requests: socket.socket) -> str:
         if keeper == 0:
             requests.close()
             return keep(*descriptors)
+        keepers.add(keeper)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -63,6 +78,7 @@ def serve(requests: socket.socket) -> str:
 def keep(job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) -> str:
     """Start one job and see it end. Returns in the program's own process only, with its source."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
     for number, descriptor in enumerate((stdin, stdout, stderr)):
         os.dup2(descriptor, number)

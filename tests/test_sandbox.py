@@ -429,7 +429,7 @@ def kill_a_keeper(chain):
                 os.kill(pid, 9)
 
 
-@contained
+@at_each_level
 def test_a_lost_keeper_is_no_verdict(level):
     killer = threading.Thread(target=kill_a_keeper, args=(len(CHAINS[level]),))
     killer.start()
@@ -437,6 +437,19 @@ def test_a_lost_keeper_is_no_verdict(level):
         run("import time; time.sleep(30)", limits=Limits(wall_s=30.0), require=level)
     killer.join()
     assert_nothing_runs()
+
+
+def test_a_keeper_lost_while_bubblewrap_starts(stand_in):
+    """Of bubblewrap's two processes only one ends with the keeper then; the other waits for ever."""
+    stand_in('sleep 600 & wait # "$@"')
+    killer = threading.Thread(target=kill_a_keeper, args=(2,))
+    killer.start()
+    assert "its keeper was lost" in str(sandbox.fault_of("bubblewrap"))
+    killer.join()
+    deadline = time.monotonic() + 20
+    while (left := children_of(sandbox._server()._process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
 
 
 @at_each_level
