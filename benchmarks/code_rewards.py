@@ -1,6 +1,7 @@
 """How many programs the code reward judges a second, and what it survives.
 
     OMP_NUM_THREADS=1 python benchmarks/code_rewards.py [--workers 2] [--simple 400] [--mixed 10000] [--data FOLDER]
+                                                       [--level bubblewrap]
 
 ``known``: reference solutions of HumanEval and MBPP, which have to pass, and empty bodies, which have to fail.
 ``simple``: one-line functions under two assertions. ``mixed``: right, wrong, crashing, endless and greedy programs
@@ -183,7 +184,10 @@ def main() -> None:
     for name, default in (("workers", 2), ("simple", 400), ("mixed", 10_000)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--level", choices=sandbox.LEVELS, help="in place of the best that works")
     args = parser.parse_args()
+    if args.level:
+        sandbox.level_in_force = lambda: args.level
     print(f"sandbox level {sandbox.level_in_force()}, {args.workers} workers, {os.cpu_count()} cores", flush=True)
     if args.simple:
         simple(20, args.workers)

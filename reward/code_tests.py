@@ -128,7 +128,7 @@ def judge_program(
 def self_test() -> None:
     """Judge programs of known worth. Raises :class:`reward.base.RewardError` where one comes out otherwise."""
     level = _require_level("rlimits")
-    logger.info("programs run at sandbox level %r", level)
+    logger.info("programs run at sandbox level %r%s", level, _why())
     rows = (("def f(x): return x + 1", 1.0), ("def f(x): return x", 0.0), ("import os; os._exit(0)", 0.0))
     programs = [program for program, _ in rows]
     scores = code_reward([""] * 3, programs, tests=[["assert f(1) == 2"]] * 3, require="rlimits", wall_s=60.0)
@@ -137,16 +137,23 @@ def self_test() -> None:
 
 
 def _require_level(require: Level) -> Level:
+    if require not in sandbox.LEVELS:
+        raise RewardError(f"reward 'code': require: {require!r} is no sandbox level; one of {sandbox.LEVELS}")
     try:
         level = sandbox.level_in_force()
     except SandboxError as error:
         raise RewardError(f"reward 'code' cannot run programs: {error}") from error
-    if sandbox.LEVELS.index(level) < sandbox.LEVELS.index(require):
+    if not sandbox.reaches(level, require):
         raise RewardError(
             f"reward 'code' has only sandbox level {level!r} here, not {require!r}: programs could read and write "
-            f"files of this user. Allow it with args: {{require: {level}}}, or run as root or with user namespaces"
+            f"files of this user. Allow it with args: {{require: {level}}}, or run as root, with user namespaces, or "
+            f"with bubblewrap installed{_why()}"
         )
     return level
+
+
+def _why() -> str:
+    return f" ({why})" if (why := sandbox.why_not_better()) else ""
 
 
 # --- the program ---------------------------------------------------------------------------------

@@ -1,14 +1,16 @@
 """Running an untrusted Python program: contained, limited, and with nothing left of it afterwards.
 
-Levels, from weak to strong:
+Levels, the two last equally strong:
 
 - ``rlimits``: limits on time, memory, file size, processes and open files, a session of its own, no
   sockets, no capabilities and no way to new ones; as root also a user that owns nothing, where that user can
   read the interpreter. The program sees the host's files and processes, and has its user's rights over them.
-- ``namespaces``: besides, process, network, IPC and mount namespaces of its own: no network, no other
+- ``bubblewrap``: besides, process, network, IPC and mount namespaces of its own: no network, no other
   process, a file system that holds the interpreter and the system's libraries, read-only, and a small
-  /tmp that is gone with it; no capabilities, and a filter on system calls. Root or a kernel that lets
-  users make namespaces.
+  /tmp that is gone with it; no capabilities, and a filter on system calls. Where bwrap is installed and works.
+- ``namespaces``: the same, made here: root, or a kernel that lets users make namespaces. Quicker to start, and
+  /tmp is limited by the kernel; bubblewrap limits at most its bytes, so there it is watched and a program that
+  has filled it is killed.
 
 Linux only, the standard library only. Works from any thread. Programs see the standard library, not
 installed packages. A small server process forks one chain of processes a program
@@ -21,7 +23,9 @@ import atexit
 import json
 import os
 import selectors
+import shutil
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -31,11 +35,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-Level = Literal["rlimits", "namespaces"]
-LEVELS: tuple[Level, ...] = ("rlimits", "namespaces")
+Level = Literal["rlimits", "bubblewrap", "namespaces"]
+LEVELS: tuple[Level, ...] = ("rlimits", "bubblewrap", "namespaces")  # tried from the last to the first
+_STRENGTH: dict[Level, int] = {"rlimits": 0, "bubblewrap": 1, "namespaces": 1}
 Kind = Literal["ok", "exit", "crash", "timeout", "memory", "output", "processes"]
 
-PRELOADED = ("code_harness.py",)  # beside this file; programs import them by name
+PRELOADED = ("code_harness",)  # modules beside this file that programs can import
+DEVICES = ("null", "zero", "random", "urandom")
+PYTHON_OPTIONS = ("-I", "-S", "-B", "-X", "utf8")
+START_S = 30.0  # for a program to be started; then its own time runs
 GRACE_S = 60.0  # beyond the wall-clock limit: a backstop for a keeper that does not report, on a busy machine
 
 
@@ -50,8 +58,8 @@ class Limits:
     wall_s: float = 10.0
     cpu_s: int = 10  # of each process
     memory_bytes: int = 512 * 2**20
-    disk_bytes: int = 16 * 2**20  # of each file; with namespaces of all files together
-    files: int = 1000  # namespaces only
+    disk_bytes: int = 16 * 2**20  # of each file; not at level rlimits also of all files together
+    files: int = 1000  # not at level rlimits
     processes: int = 16  # and threads
     open_files: int = 64
     output_bytes: int = 2**20  # standard output and error together
@@ -98,29 +106,49 @@ def run(program: str, stdin: bytes = b"", limits: Limits = Limits(), require: Le
     return Result(kind, report["status"], stdout, stderr, time.monotonic() - started)
 
 
-@lru_cache(maxsize=1)
 def level_in_force() -> Level:
-    """The strongest level that works here, tried out once. Raises :class:`SandboxError` where none does."""
+    """The best level that works here, tried out once. Raises :class:`SandboxError` where none does."""
+    return _best_level()[0]
+
+
+def why_not_better() -> str:
+    """What kept the levels above the one in force from working; empty where there are none."""
+    return _best_level()[1]
+
+
+def reaches(level: Level, require: Level) -> bool:
+    """Whether ``level`` is at least as strong as ``require``."""
+    return _STRENGTH[level] >= _STRENGTH[require]
+
+
+@lru_cache(maxsize=1)
+def _best_level() -> tuple[Level, str]:
     faults = []
     for level in reversed(LEVELS):
-        null = os.open(os.devnull, os.O_RDWR)
-        try:
-            job = Job("raise SystemExit(7)", (null, null, null), Limits(), level, probe=True)
-            if job.wait().get("status") == 7:
-                return level
-            faults.append(f"{level}: the trial program did not run")
-        except SandboxError as error:
-            faults.append(f"{level}: {error}")
-        finally:
-            os.close(null)
+        fault = fault_of(level)
+        if fault is None:
+            return level, "; ".join(faults)
+        faults.append(f"{level}: {fault}")
     raise SandboxError("no sandbox here: " + "; ".join(faults))
+
+
+def fault_of(level: Level) -> str | None:
+    """Try a level out: None where programs run at it here, else why they do not."""
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        job = Job("import colorsys; raise SystemExit(7)", (null, null, null), Limits(), level, probe=True)
+        return None if job.wait().get("status") == 7 else "the trial program did not run"
+    except SandboxError as error:
+        return str(error)
+    finally:
+        os.close(null)
 
 
 def classify(report: dict[str, Any], stderr: bytes, flooded: bool = False) -> Kind:
     """The kind of ending; what a program met inside Python is read off the last line of its traceback."""
     if flooded:
         return "output"
-    if report["ending"] in ("timeout", "memory"):
+    if report["ending"] in ("timeout", "memory", "output"):
         return report["ending"]
     status = report["status"]
     if status == 0:
@@ -145,12 +173,15 @@ class Job:
     ):
         """Raises :class:`SandboxError`. The descriptors stay the caller's to close."""
         level = require if probe else level_in_force()
-        if LEVELS.index(level) < LEVELS.index(require):
+        if not reaches(level, require):
             raise SandboxError(f"sandbox level {level!r} is the best here, below the required {require!r}")
         self._limits = limits
         content = {**asdict(limits), "program": program, "level": level, "visible": _visible(), "drop": True}
+        content |= {"start_s": START_S, "devices": DEVICES}
         if level == "rlimits":
             content |= {"folder": "/", "drop": _readable_by_all()}
+        if level == "bubblewrap":
+            content["bubblewrap"] = _bubblewrap(limits)
         job = memory_file(json.dumps(content).encode())
         self._report, theirs = socket.socketpair()
         try:
@@ -225,9 +256,9 @@ class _Server:
         self.owner = os.getpid()
         self.lost = False
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        scripts = [str(Path(__file__).with_name(name)) for name in ("sandbox_init.py", *PRELOADED)]
+        script = str(Path(__file__).with_name("sandbox_init.py"))
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", "-X", "utf8", *scripts],
+            [sys.executable, *PYTHON_OPTIONS, script, *PRELOADED],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -285,6 +316,35 @@ def _renew_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _bubblewrap(limits: Limits) -> list[str]:
+    """The command line under which a program's first process starts. Raises :class:`SandboxError` without bwrap."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxError("there is no bwrap on the PATH")
+    command = [os.path.abspath(bwrap), "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    command += ["--as-pid-1", "--die-with-parent", "--cap-drop", "ALL"]
+    root = os.geteuid() == 0
+    if root:  # in no namespace of users, so that the program can become a user that owns nothing
+        command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        command += ["--unshare-user-try"]
+    if not os.stat(bwrap).st_mode & stat.S_ISUID:  # which would refuse it
+        command += ["--size", str(limits.disk_bytes)]
+    command += ["--tmpfs", "/tmp"]
+    for path in [*_visible(), "/etc/ld.so.cache", *(f"/dev/{name}" for name in DEVICES)]:
+        for parent in reversed(Path(path).parents[:-1]) if root else ():
+            command += ["--perms", "0755", "--dir", str(parent)]  # else made for root alone
+        if os.path.islink(path):
+            command += ["--symlink", os.readlink(path), path]
+        else:
+            command += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind-try", path, path]
+    for name in ("sandbox_inside", *PRELOADED):
+        command += ["--ro-bind", str(Path(__file__).with_name(f"{name}.py")), f"/sandbox/{name}.py"]
+    command += ["--remount-ro", "/", "--chdir", "/tmp", "--"]
+    python = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)  # a venv's own is not visible
+    return [*command, python, *PYTHON_OPTIONS, "/sandbox/sandbox_inside.py"]
 
 
 @lru_cache(maxsize=1)

@@ -8,28 +8,27 @@ nothing of one is in the memory of the next. Of each message a chain of processe
     server -> keeper (limits in time and memory, kills, reports)
                 -> init (process 1 of the new namespaces; its end is everyone's) -> the program
 
-At level ``rlimits`` there is no init: the keeper is the reaper of whatever the program leaves behind.
+At level ``bubblewrap`` bwrap stands between keeper and init, and init is a new interpreter. At level
+``rlimits`` there is no init. What the last two do is in :mod:`reward.sandbox_inside`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
-import importlib.util
+import importlib
 import json
 import os
-import platform
 import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import time
-import types
 
-POLL_S = 0.05  # between two looks at the memory in use
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # isolated mode leaves it out
+inside = importlib.import_module("sandbox_inside")
+sys.path.pop()
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -37,32 +36,32 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32,
 MS_REC, MS_PRIVATE, MS_NOATIME, MS_RELATIME = 16384, 1 << 18, 1024, 1 << 21
 READ_ONLY = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 36, 38
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
-# Calls refused with "not permitted": new namespaces and mounts, memory that no limit counts, looking into
-# other processes. Number on x86_64 and on aarch64.
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-_REFUSED = {
-    "x86_64": (272, 308, 165, 166, 155, 428, 429, 430, 442, 101, 310, 311, 321, 298, 250, 248, 249, 323, 425, 319, 29,
-               31, 30),
-    "aarch64": (97, 268, 40, 39, 41, 428, 429, 430, 442, 117, 270, 271, 280, 241, 219, 217, 218, 282, 425, 279, 194,
-                195, 196),
-}  # fmt: skip
-_CLONE, _CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
-_SOCKET = {"x86_64": 41, "aarch64": 198}
-_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def serve(requests: socket.socket) -> str:
     """Answer requests until the other side is gone. Returns in a program's process only, with its source."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers report for themselves
+    keepers: set[int] = set()
+
+    def reap(*_: object) -> None:
+        """Keepers report for themselves; but one that was killed leaves what it kept to us."""
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitpid(-1, os.WNOHANG)[0]:
+                keepers.discard(ended)
+        for orphan in set(_children(os.getpid())) - keepers:
+            for pid in _descendants(orphan):
+                _kill(pid)
+
+    inside.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGCHLD, reap)
     os.umask(0o022)
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, 16, 5)
         if not message:
             os._exit(0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until the keeper is known as one
         try:
             keeper = os.fork()
         except OSError:
@@ -70,6 +69,8 @@ def serve(requests: socket.socket) -> str:
         if keeper == 0:
             requests.close()
             return keep(*descriptors)
+        keepers.add(keeper)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -77,39 +78,50 @@ def serve(requests: socket.socket) -> str:
 def keep(job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) -> str:
     """Start one job and see it end. Returns in the program's own process only, with its source."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
     for number, descriptor in enumerate((stdin, stdout, stderr)):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    with open(job_file, "rb") as file:
+    with open(job_file, "rb", closefd=False) as file:
         job = json.load(file)
     report = socket.socket(fileno=report_file)
-    deadline = time.monotonic() + job["wall_s"]
+    level = job["level"]
     try:
-        contained = job["level"] == "namespaces"
-        heard, tell = os.pipe()  # "ok" and then init's word on how the program ended, or what went wrong
-        with_user = _new_namespaces() if contained else False
-        if not contained:
-            _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        heard, tell = os.pipe()
+        if level == "namespaces":
+            _new_namespaces()
+        inside.prctl(PR_SET_CHILD_SUBREAPER, 1)  # of what loses its parent
         child = os.fork()
         if child == 0:
             report.close()
             os.close(heard)
-            _contain(job, contained, with_user, tell)
+            with inside.telling(tell):
+                if level != "rlimits":
+                    inside.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if level == "bubblewrap":
+                    _become_bubblewrap(job, job_file, tell)
+                if level == "namespaces":
+                    _private_root(job)
+                inside.enter(job, tell)
             return job["program"]
         os.close(tell)
-        _close_standard_files()
-        ending = _watch(child, report, job, deadline)
-        _kill_all(child, contained)
+        inside.close_standard_files()
+        told, ending = _watch(child, heard, report, job)
+        _kill_all()
         status = _reap(child)
-        word, _, told = os.read(heard, 4096).decode().partition("\n")
-        if word != "ok" and ending is None:
-            raise OSError(word or "the program could not be started")
-        if contained:
-            if ending is None and not told:
-                raise OSError("its first process was lost")  # which no program can kill
-            status = int(told) if told else None
+        said, started, told = (told + os.read(heard, 4096)).partition(inside.STARTED)
         answer = {"status": status, "ending": ending}
+        if not started and ending != "cancelled":
+            late = [f"not within {job['start_s']:g} s"] if ending == "timeout" else []
+            words = [*late, *said.decode(errors="replace").split()]
+            answer = {"failure": " ".join(words) or f"its start ended with status {status}"}
+        elif told == b"output":
+            answer = {"status": None, "ending": "output"}
+        elif level != "rlimits":
+            answer["status"] = int(told) if told else None
+            if ending is None and not told:
+                answer = {"failure": "its first process was lost"}  # which no program can kill
     except Exception as error:
         answer = {"failure": f"{type(error).__name__}: {error}"}
     try:
@@ -118,59 +130,57 @@ def keep(job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) 
         os._exit(0)
 
 
-def _contain(job: dict, contained: bool, with_user: bool, tell: int) -> None:
-    """Returns in the program's process, when nothing is left that it may not have."""
-    try:
-        if contained:
-            _become_init(job, tell)
-        _restrain(job, with_user, keep=tell)
-        os.write(tell, b"ok\n")
-        os.close(tell)
-    except BaseException as error:
-        os.write(tell, f"{type(error).__name__}: {error}".replace("\n", " ").encode())
-        os._exit(1)
-
-
-def run_program(program: str) -> None:
-    """Run Python source as ``__main__``; an uncaught exception is printed and ends the process with 1."""
-    import builtins
-
-    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # what the site module would do
-    main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = main
-    sys.argv = ["program.py"]
-    exec(compile(program, "program.py", "exec", dont_inherit=True), main.__dict__)
+def _become_bubblewrap(job: dict, job_file: int, tell: int) -> None:
+    """Have bubblewrap run the rest of this module's work; its complaints, on standard error, are told."""
+    stderr = os.dup(2)
+    os.dup2(tell, 2)
+    os.lseek(job_file, 0, os.SEEK_SET)
+    for descriptor in (job_file, stderr):
+        os.set_inheritable(descriptor, True)
+    os.execv(job["bubblewrap"][0], [*job["bubblewrap"], str(job_file), str(stderr), *sys.argv[1:]])
 
 
 # --- watching ------------------------------------------------------------------------------------
 
 
-def _watch(child: int, report: socket.socket, job: dict, deadline: float) -> str | None:
-    """Wait for ``child``; None, or why it has to be killed: ``timeout``, ``memory``, ``cancelled``."""
+def _watch(child: int, heard: int, report: socket.socket, job: dict) -> tuple[bytes, str | None]:
+    """Wait for ``child``: what was told, and None or why it has to be killed: timeout, memory, cancelled."""
     ended = os.pidfd_open(child)
+    deadline = time.monotonic() + job["start_s"]
+    told, listening = b"", [heard]
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            return "timeout"
-        ready, _, _ = select.select([ended, report], [], [], min(left, POLL_S))
+            return told, "timeout"
+        ready, _, _ = select.select([ended, report, *listening], [], [], min(left, inside.POLL_S))
         if ended in ready:
-            return None
-        if ready:  # nothing is ever sent to us: the other side is gone
-            return "cancelled"
+            return told, None
+        if report in ready:  # nothing is ever sent to us: the other side is gone
+            return told, "cancelled"
+        if heard in ready:
+            part = os.read(heard, 4096)
+            told += part
+            if inside.STARTED in told:
+                deadline = time.monotonic() + job["wall_s"]
+            if inside.STARTED in told or not part:
+                listening = []
         if sum(map(_resident_bytes, _descendants(child))) > job["memory_bytes"]:
-            return "memory"
+            return told, "memory"
 
 
 def _descendants(pid: int) -> list[int]:
     found = [pid]
     for parent in found:  # grows while it is read
-        try:
-            for thread in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{thread}/children") as file:
-                    found.extend(map(int, file.read().split()))
-        except OSError:  # it has just ended
-            continue
+        found.extend(_children(parent))
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has just ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found.extend(map(int, file.read().split()))
     return found
 
 
@@ -182,10 +192,7 @@ def _resident_bytes(pid: int) -> int:
         return 0
 
 
-def _kill_all(child: int, contained: bool) -> None:
-    if contained:  # with process 1 of a namespace every other process of it dies
-        _kill(child)
-        return
+def _kill_all() -> None:
     while others := [pid for pid in _descendants(os.getpid()) if pid != os.getpid() and not _is_zombie(pid)]:
         for pid in others:
             _kill(pid)
@@ -219,54 +226,36 @@ def _reap(child: int) -> int:
 # --- namespaces ----------------------------------------------------------------------------------
 
 
-def _new_namespaces() -> bool:
-    """Leave the host's processes, network and IPC; True where that took a namespace of users as well."""
+def _new_namespaces() -> None:
+    """Leave the host's processes, network and IPC; that may take a namespace of users as well."""
     kinds = CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
-    if os.geteuid() == 0 and _libc.unshare(kinds) == 0:
-        return False
+    if os.geteuid() == 0 and inside.libc.unshare(kinds) == 0:
+        return
     user, group = os.geteuid(), os.getegid()
-    _check(_libc.unshare(kinds | CLONE_NEWUSER), "unshare")
+    inside.check(inside.libc.unshare(kinds | CLONE_NEWUSER), "unshare")
     for name, line in (("setgroups", "deny"), ("uid_map", f"65534 {user} 1"), ("gid_map", f"65534 {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(line)
-    return True
-
-
-def _become_init(job: dict, tell: int) -> None:
-    """Be process 1: make the view of the file system, start the program, end when it ends. Returns in it."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    _private_root(job)
-    program = os.fork()
-    if program == 0:
-        return
-    _close_standard_files()
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == program:
-            os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
-            os._exit(0)
 
 
 def _private_root(job: dict) -> None:
     """A root of its own: the interpreter and the system's libraries to read, /tmp to write, four devices."""
-    _check(_libc.unshare(CLONE_NEWNS), "unshare")
+    inside.check(inside.libc.unshare(CLONE_NEWNS), "unshare")
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     places = ("/mnt", "/media", "/srv", "/opt")
     root = next(p for p in places if os.path.isdir(p) and not any(seen.startswith(p) for seen in job["visible"]))
     _mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=1k,mode=755")
     for path in job["visible"]:
-        inside = root + path
+        place = root + path
         if os.path.islink(path):
-            os.makedirs(os.path.dirname(inside), exist_ok=True)
-            os.symlink(os.readlink(path), inside)
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.symlink(os.readlink(path), place)
         elif os.path.isdir(path):
-            os.makedirs(inside, exist_ok=True)
-            _mount(path, inside, None, MS_BIND | MS_REC)
-            _mount(
-                "none", inside, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | _locked_flags(inside)
-            )
+            os.makedirs(place, exist_ok=True)
+            _mount(path, place, None, MS_BIND | MS_REC)
+            _mount("none", place, None, READ_ONLY | _locked_flags(place))
     os.mkdir(f"{root}/dev")
-    for device in ("null", "zero", "random", "urandom"):
+    for device in job["devices"]:
         os.close(os.open(f"{root}/dev/{device}", os.O_CREAT))
         _mount(f"/dev/{device}", f"{root}/dev/{device}", None, MS_BIND)
     os.mkdir(f"{root}/tmp")
@@ -274,8 +263,8 @@ def _private_root(job: dict) -> None:
     _mount("tmpfs", f"{root}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, size)
     _mount("none", root, None, READ_ONLY)
     os.chdir(root)
-    _check(_libc.syscall(_PIVOT_ROOT[platform.machine()], b".", b"."), "pivot_root")
-    _check(_libc.umount2(b".", MNT_DETACH), "umount2")
+    inside.check(inside.libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    inside.check(inside.libc.umount2(b".", MNT_DETACH), "umount2")
     os.chdir("/tmp")
 
 
@@ -286,110 +275,17 @@ def _locked_flags(path: str) -> int:
     return sum(flag for mask, flag in pairs if given & mask)
 
 
-# --- the program's own limits --------------------------------------------------------------------
-
-
-def _restrain(job: dict, with_user: bool, keep: int) -> None:
-    """What holds for the program and all it starts, and cannot be undone by it."""
-    os.closerange(3, keep)
-    os.closerange(keep + 1, 1024)
-    for kind, value in (
-        (resource.RLIMIT_CPU, job["cpu_s"]),
-        (resource.RLIMIT_AS, job["memory_bytes"]),
-        (resource.RLIMIT_FSIZE, job["disk_bytes"]),
-        (resource.RLIMIT_NOFILE, job["open_files"]),
-        (resource.RLIMIT_NPROC, job["processes"]),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (limit, limit + 1 if kind == resource.RLIMIT_CPU and hard < 0 else limit))
-    if os.geteuid() == 0 and job["drop"]:
-        _become_nobody()
-    elif with_user or os.geteuid() == 0:
-        _drop_capabilities()
-    if job["level"] != "namespaces":
-        os.chdir(job["folder"])
-    _prctl(PR_SET_NO_NEW_PRIVS, 1)
-    _refuse_calls(network=job["level"] == "namespaces")
-
-
-def _become_nobody() -> None:
-    # A user of its own for each sandbox, so that the limit on processes counts only its own.
-    for user in (1_000_000_000 + time.time_ns() % 1_000_000_000, 65534):
-        try:
-            os.setgroups([])
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
-            return
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-    raise OSError("no user to become")
-
-
-def _drop_capabilities() -> None:
-    for capability in range(64):
-        _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    header, nothing = struct.pack("<II", 0x20080522, 0), bytes(24)
-    _check(_libc.capset(header, nothing), "capset")
-
-
-def _refuse_calls(network: bool) -> None:
-    """A seccomp filter: the calls of ``_REFUSED``, new namespaces by clone, and without ``network`` sockets."""
-    machine = platform.machine()
-    if machine not in _REFUSED:
-        return
-    load, jump_equal, jump_set, jump_greater, give = 0x20, 0x15, 0x45, 0x35, 0x06
-    allow, refuse, absent = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-    calls = [*_REFUSED[machine], *([] if network else [_SOCKET[machine]])]
-    filters = [(load, 0, 0, 4), (jump_equal, 1, 0, _AUDIT_ARCH[machine]), (give, 0, 0, refuse), (load, 0, 0, 0)]
-    filters += [(jump_greater, 0, 1, 0x40000000), (give, 0, 0, refuse)]
-    for call in calls:
-        filters += [(jump_equal, 0, 1, call), (give, 0, 0, refuse)]
-    filters += [(jump_equal, 0, 1, _CLONE3), (give, 0, 0, absent)]  # the C library falls back on clone
-    filters += [(jump_equal, 0, 3, _CLONE[machine]), (load, 0, 0, 16), (jump_set, 0, 1, 0x7E020000)]
-    filters += [(give, 0, 0, refuse), (give, 0, 0, allow)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *line) for line in filters))
-    program = struct.pack("@HP", len(filters), ctypes.addressof(code))
-    _check(_libc.prctl(PR_SET_SECCOMP, 2, ctypes.c_char_p(program), 0, 0), "seccomp")
-
-
 # --- small things --------------------------------------------------------------------------------
-
-
-def _close_standard_files() -> None:
-    """So that a reader of the program's output sees its end."""
-    null = os.open("/dev/null", os.O_RDWR)
-    for number in range(3):
-        os.dup2(null, number)
-    os.close(null)
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
     given = (source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags), data.encode())
-    _check(_libc.mount(*given), f"mount {target}")
-
-
-def _prctl(option: int, value: int) -> None:
-    _check(_libc.prctl(option, value, 0, 0, 0), f"prctl {option}")
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+    inside.check(inside.libc.mount(*given), f"mount {target}")
 
 
 if __name__ == "__main__":
-    # What programs use most, and the files given, are loaded once for all of them.
+    # What programs use most, and the modules named, are loaded once for all of them.
     for name in ("bisect", "collections", "copy", "functools", "heapq", "itertools", "math", "random", "re", "typing"):
         importlib.import_module(name)
-    for path in sys.argv[1:]:
-        spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[spec.name])
-    run_program(serve(socket.socket(fileno=os.dup(0))))
+    inside.load_beside(sys.argv[1:])
+    inside.run_program(serve(socket.socket(fileno=os.dup(0))))

@@ -21,3 +21,12 @@ def no_painting(monkeypatch):
         "draw",
         lambda name, caption, alt, *paints: report_figures.Chart(name, caption, alt, b"", "<svg>"),
     )
+
+
+@pytest.fixture
+def level(request, monkeypatch):
+    """The sandbox level in force, for tests that are parametrised by it."""
+    from reward import sandbox
+
+    monkeypatch.setattr(sandbox, "level_in_force", lambda: request.param)
+    return request.param

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from test_sandbox import assert_nothing_runs, best, contained
+from test_sandbox import assert_nothing_runs, at_each_level, best, contained
 
 from reward import RewardError, load_reward, sandbox
 from reward.code_harness import Reference, Tally, _Enough, decode, encode
@@ -21,7 +21,7 @@ PLUS_ONE = "def f(x):\n    return x + 1\n"
 
 
 def verdicts(programs, tests, **given):
-    given = {"require": best(), "wall_s": 60.0} | given
+    given = {"require": "rlimits", "wall_s": 60.0} | given
     return code_verdicts([""] * len(programs), programs, tests=[tests] * len(programs), **given)
 
 
@@ -160,8 +160,8 @@ def test_assertions_are_counted():
 # --- verdicts ------------------------------------------------------------------------------------
 
 
-@needs_sandbox
-def test_each_kind_of_error():
+@at_each_level
+def test_each_kind_of_error(level):
     programs = {
         PLUS_ONE: "right",
         "def f(x): return x": "failed_test",
@@ -180,8 +180,8 @@ def test_each_kind_of_error():
     assert errors(["def f(x):\n    while True: pass"], ["assert f(1) == 2"], wall_s=2.0) == ["timeout"]
 
 
-@needs_sandbox
-def test_objects_of_the_program():
+@at_each_level
+def test_objects_of_the_program(level):
     tree = "class Node:\n    def __init__(self, value): self.value = value\n"
     tree += "def total(node): return node.value + node.left.value"
     setup = ["root = Node(1)\nroot.left = Node(5)\nroot.left.value = 2"]
@@ -214,8 +214,8 @@ def test_partial_credit():
     assert [v.score for v in verdicts(["print(input())"], cases, partial=True)] == [pytest.approx(1 / 3)]
 
 
-@needs_sandbox
-def test_input_and_output():
+@at_each_level
+def test_input_and_output(level):
     cases = [{"input": "1 2\n", "output": "3\n"}, {"input": "4 5", "output": "9"}]
     programs = {
         "print(sum(map(int, input().split())))": "right",
@@ -313,6 +313,13 @@ HOSTILE = {
     "a symbolic link": TRY.format("import os; os.symlink('/etc/shadow', '/tmp/s'); open('/tmp/s').read()"),
     "a signal to everyone": "import os\nfor pid in (1, os.getppid(), -1):\n"
     "    try: os.kill(pid, 9)\n    except OSError: pass\ndef f(x): return 0",
+    "every signal to its first process": "import os\nfor number in range(1, 65):\n"
+    "    try: os.kill(1, number)\n    except OSError: pass\ndef f(x): return 0",
+    "a signal to its group": "import os; os.kill(0, 9)",
+    "limits for its first process": TRY.format("import resource as r; r.prlimit(1, r.RLIMIT_NOFILE, (0, 0))"),
+    "the word of its first process": TRY.format(
+        "import ctypes, os; assert ctypes.CDLL(None).syscall(438, os.pidfd_open(1), 0, 0) >= 0"
+    ),
     "files everywhere": f"for place in {EVERYWHERE}:\n"
     "    try: open(place + '/MARK', 'w').write('x')\n    except OSError: pass\ndef f(x): return 0",
     "a daemon that writes later": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
@@ -342,7 +349,7 @@ HOSTILE = {
 
 
 @contained
-def test_hostile_programs_gain_nothing_and_leave_nothing(monkeypatch):
+def test_hostile_programs_gain_nothing_and_leave_nothing(level, monkeypatch):
     mark = f"sandbox-leftover-{uuid.uuid4().hex}"
     monkeypatch.setenv("CODE_SECRET", "1")
     with socket.create_server(("127.0.0.1", 0)) as listening:
