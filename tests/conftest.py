@@ -1,6 +1,6 @@
 """One thread a process, here and in what tests start: two that spin on shared cores are many times slower.
 
-Besides, the fixture that tests of the report share.
+Besides, the fixtures that several files share.
 """
 
 import os
