@@ -86,7 +86,7 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
         return assigned
     if (ratios := _same_ratios(prediction, answer, equal)) is not None:
         return ratios
-    given_parts, gold_parts = _collection(prediction), _collection(answer)
+    given_parts, gold_parts = (_collection(text, parse_number(text) is not None) for text in (prediction, answer))
     if len(given_parts[1]) != len(gold_parts[1]):  # 2,500\pi may be one number
         given_parts, gold_parts = _collection(prediction, True), _collection(answer, True)
     return _compare_collections(given_parts, gold_parts, equal, ordered)
