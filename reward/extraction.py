@@ -26,7 +26,7 @@ _JOINT = re.compile(
 _HASHES = re.compile(r"^####(.*)$", re.MULTILINE)
 _PHRASE = re.compile(  # "answer (arabic numerals) is about 7", or a heading and the answer below it
     r"(?:(?:\bfinal\s+|^#+[ \t]*)answer\b[*_ \t]*\n|\banswer\b[*_\s]*(?:\([^()\n]{1,40}\)\s*)?(?:is|:|=))[:\s*_]*"
-    r"(?:(?:about|approximately|around|roughly|exactly|simply)\s+)?([^\s*_].*)",
+    r"(?:(?:about|approximately|around|roughly|exactly|simply|therefore|thus|hence|then)\b[\s,]*)?([^\s*_].*)",
     re.IGNORECASE | re.MULTILINE,
 )
 _MATH = re.compile(  # inline: on one line; none holds another one's opening, so that time is linear
@@ -38,6 +38,12 @@ _SENTENCE_END = re.compile(
     r"[.,;:!?]?\*\*|[.;!?](?=\s|$)|,\s(?=[A-Za-z])|\s(?:because|since|so|which|where)\b|<[|/]|\s\((?!mod\b|base\b)(?=[A-Za-z]{2})"
 )
 _PROSE = re.compile(r"(?<![\\a-zA-Z{])(?:[A-Za-z]{2,}[,:]?\s+[a-z]+|[A-Za-z]{3,}\s*:\s)")
+_ANSWER_TAG = re.compile(r"</?answer>")
+_CUT_OFF = re.compile(r"(?:[=+/^×÷]|(?<!\*)\*|\\boxed\s*\{[^{}]*)$")
+_LEAD = re.compile(
+    r"(?:(?:thus|so|hence|therefore|then)\b[,:]?\s*)?(?:(?:the )?(?:final )?answer:?\s*)?", re.IGNORECASE
+)
+_CONDITION = re.compile(r",? for (?:all|any|every|each|some)\b.*$")
 _CODE = re.compile(r"__\w+__|\w\(\s*['\"]|[a-zA-Z_]\.[a-zA-Z_]+\(|\blambda\b|\bimport\b")
 _NUMBER = re.compile(r"(?<![\w.,/])[-−]?[$€£]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:\s*/\s*\d+)?%?")
 # "3 eggs a day", "3 and the check holds"; but not "3 million dollars a year", "3 and a half"
@@ -45,7 +51,7 @@ _COUNTED = re.compile(
     rf"({_NUMBER.pattern})(?: (?!(?:hundred|thousand|[mb]illion|trillion|dozen|half|quarters?|thirds?|pi|mod)\b)"
     r"[A-Za-z'-]+){2,}"
 )
-_GOES_ON = re.compile(r"\s*(?:[+*/^=×÷]|-\s)")
+_GOES_ON = re.compile(r"\s*(?:[+/^=×÷]|\*(?!\*)|\*\*(?=[\d(])|-\s)")
 
 
 def extract_answer(text: str, forms: Sequence[Form] = DEFAULT_FORMS) -> str | None:
@@ -132,11 +138,15 @@ def _last_phrase(text: str) -> str | None:
 
 
 def _last_expression(text: str) -> str | None:
-    text = text.partition("<|im_")[0].strip()
+    text = _ANSWER_TAG.sub("\n", text.partition("<|im_")[0]).strip()
     line = text.rpartition("\n")[2].strip()
     formulas = list(_MATH.finditer(text))
     if formulas and "\n" in formulas[-1][0] and not text[formulas[-1].end() :].strip(" ."):
         return _inner(formulas[-1])
+    if _CUT_OFF.search(text):
+        return None
+    if (lead := _LEAD.match(line)) and (formula := _MATH.fullmatch(_CONDITION.sub("", line).rstrip(". "), lead.end())):
+        return _inner(formula)
     if not _PROSE.search(line):
         return line or None
     if _CODE.search(text):

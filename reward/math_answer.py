@@ -18,7 +18,7 @@ from reward import pool
 from reward.base import Completion, RewardError, Verdict, completion_text
 from reward.extraction import DEFAULT_FORMS, Form, extract_answer
 from reward.notation import plain_text, tidy
-from reward.quantities import DEFAULT, Conventions, Percent, numbers_equal, parse_number, times_equal
+from reward.quantities import DEFAULT, Conventions, Percent, numbers_equal, numerals_equal, parse_number, times_equal
 from reward.structure import compare_parts, split
 
 # The largest formula handed to the parser, whose time can grow exponentially with nesting. The answers
@@ -159,6 +159,8 @@ def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT)
         return True, None
     if equal is False:
         return (None, "bad_answer") if "bad_answer" in errors else (False, next(filter(None, errors), None))
+    if _PROSE.fullmatch(plain_text(given)) and _PROSE.fullmatch(plain_text(gold)):
+        return False, None  # as a formula "x is even" would be "x is", and its last word a unit
     if _is_unwieldy(gold):
         return None, "bad_answer"
     if _is_unwieldy(given):
@@ -183,6 +185,8 @@ def _decide_plain(prediction: str, answer: str, conventions: Conventions) -> tup
         return True, None
     if equal is None:
         equal = times_equal(given, gold)
+    if equal is None:
+        equal = numerals_equal(given, gold)
     return None if equal is None else (equal, None)
 
 
@@ -230,6 +234,7 @@ _SELF_TEST = (
 _CHOICE = re.compile(r"\(?([A-J])\)?(?:\s*[:.)]\s.*)?", re.DOTALL)
 
 _WORDS = re.compile(r"\([A-Z]\)|[A-Za-z][A-Za-z ,'-]+")  # a text, which needs no reading as a formula
+_PROSE = re.compile(r"(?=.*[A-Za-z]{2})[A-Za-z,'-]+(?: [A-Za-z,'-]+)+")
 _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)")
 
 
@@ -243,7 +248,8 @@ def _same_text(prediction: str, answer: str) -> bool:
 
 
 def _text_key(text: str) -> str:
-    text = re.sub(r"\s+", "", plain_text(tidy(text)))
+    text = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", plain_text(tidy(text)))  # 1 2 is not 12
+    text = re.sub(r"([_^])\{([\w+*-])\}", r"\1\2", text)
     if re.fullmatch(r"\([A-J]\)", text):
         return text[1]
     return text.casefold() if len(text) > 1 and text.isalpha() else text

@@ -42,7 +42,7 @@ class Conventions:
 
 DEFAULT = Conventions()
 
-_UNSIGNED = r"(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)?(?:\.\d*)?"
+_UNSIGNED = r"(?:[1-9]\d{0,2}(?:[, ]\d{3})+|\d+)?(?:\.\d*)?"
 _DECIMAL = re.compile(rf"([+-]?)\s*({_UNSIGNED})(?:[eE]([+-]?\d{{1,4}}))?", re.ASCII)
 _RATIO = re.compile(rf"([+-]?)\s*(?:(\d+)\s+)?({_UNSIGNED})\s*/\s*({_UNSIGNED})", re.ASCII)
 _FRAC = re.compile(
@@ -56,15 +56,16 @@ _SCALES = {"hundred": "e2", "thousand": "e3", "million": "e6", "billion": "e9", 
 
 _MONEY = r"[€£¥¢₹]|\\(?:pounds|euro|yen|cent)(?![a-zA-Z])|\b(?:USD|EUR|Rs\.?)(?![a-zA-Z])"
 _WORD = r"(?!(?:hundred|thousand|million|billion|trillion|dozen|and|or|to|mod|base|sqrt|pi)\b)[A-Za-z]{3,}"
-_SHORT = r"(?:[cmkdn]?m|[mk]?g|[mk]?l|ft|in|lbs?|oz|hrs?|h|min|s|mph|sq|cu|K|N|J|W|V|A|Pa|kJ|kW|Hz)"
+_SHORT = r"(?:[cmkdn]?m|[mk]?g|[mk]?[lL]|ft|in|lbs?|oz|hrs?|h|min|s|mph|sq|cu|K|N|J|W|V|A|Pa|kJ|kW|Hz)"
 _POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
 _TEXT_UNIT = (
-    r"\s*\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|operatorname)\s*\{(?![^{}]*(?:illion|thousand))[^{}]*\}"
+    r"\s*(?:\\cdot\s*|/\s*)?\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|operatorname)\s*"
+    r"\{(?![^{}]*(?:illion|thousand))(?:[^{}]|\{[^{}]*\})*\}"
 )
 _UNIT = re.compile(  # one of them at the end; no two ways to match, so that time is bounded
     rf"(?:{_TEXT_UNIT}{_POWER}|\s*\^\\circ\s*(?:[CF]\b)?|\s*\\?%|\s*(?:{_MONEY})"
-    rf"|\s+(?:{_WORD}|{_SHORT}\b){_POWER}(?:\s*/\s*(?:{_WORD}|{_SHORT}\b){_POWER})?"
-    rf"|(?<=\d)(?:[cmk]m|[mk]g|m|ml|ft){_POWER}(?![a-zA-Z]))$"
+    rf"|(?:\s+{_WORD}|(?:(?<![a-zA-Z])|(?<=\\pi))\s+{_SHORT}\b){_POWER}(?:\s*/\s*(?:{_WORD}|{_SHORT}\b){_POWER})?"
+    rf"|(?<=\d)(?:[cmk]m|[mk]?g|m|m[lL]|L|ft){_POWER}(?![a-zA-Z]))$"
 )
 MAX_UNITS = 6
 _BEFORE = re.compile(rf"(?:(?:{_MONEY}|\\approx|\\sim)\s*)+")
@@ -95,12 +96,12 @@ def parse_number(text: str) -> Fraction | None:
     elif match := _FRAC.fullmatch(text):
         sign, whole = match[1], match[2]
         top, bottom = match[3] or match[4], match[5] or match[6]
-        if whole and not top.isdecimal():
+        if not (top and bottom) or (whole and not top.isdecimal()):
             return None
     else:
         return None
     try:
-        value = int(whole or 0) + Fraction(top.replace(",", "")) / Fraction(bottom.replace(",", ""))
+        value = int(whole or 0) + Fraction(_ungrouped(top)) / Fraction(_ungrouped(bottom))
     except (ValueError, ZeroDivisionError):  # no digit at all, or nothing to divide by
         return None
     if exponent:
@@ -108,6 +109,10 @@ def parse_number(text: str) -> Fraction | None:
             return None
         value *= Fraction(10) ** int(exponent)
     return -value if sign == "-" else value
+
+
+def _ungrouped(digits: str) -> str:
+    return digits.replace(",", "").replace(" ", "")
 
 
 def without_unit(text: str) -> str:
@@ -161,6 +166,19 @@ def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventio
     if len((match[1] + match[2]).replace(",", "").lstrip("0")) < conventions.digits:
         return False
     return 10**places % exact.denominator != 0 and abs(decimal - exact) <= Fraction(1, 2 * 10**places)
+
+
+# --- numerals in a base --------------------------------------------------------------------------
+
+_NUMERAL = re.compile(r"\(?(\w+)\)?\s*_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))", re.ASCII)
+
+
+def numerals_equal(prediction: str, answer: str) -> bool | None:
+    """Whether two numerals with their bases (204_5) are written alike; None where one has no base."""
+    given, gold = (_NUMERAL.fullmatch(plain_text(tidy(text))) for text in (prediction, answer))
+    if not given or not gold or not (given[1][0].isdigit() and gold[1][0].isdigit()):
+        return None
+    return given[1].upper() == gold[1].upper() and (given[2] or given[3]) == (gold[2] or gold[3])
 
 
 # --- times of day --------------------------------------------------------------------------------

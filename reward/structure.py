@@ -6,26 +6,43 @@ texts are tidy (:func:`reward.notation.tidy`).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from reward.matrices import is_matrix, same_matrices, vector
+from reward.quantities import parse_number
+
 Equal = Callable[[str, str], bool]
 
 MAX_PARTS = 40  # of one answer: unordered parts are matched pairwise
+MAX_SIGNS = 4  # plus-minus signs in one answer
 
-_JOINT = re.compile(r"\s*[,;]?\s*(?:\\(?:lor|vee|land|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:and|or)(?![a-z]))\s*|[,;]")
+_JOINT = re.compile(r"\s*[,;]?\s*(?<![a-zA-Z\\])(?:and|or)(?![a-z])\s*|[,;]")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|backslash)(?![a-zA-Z])")
 _UNION = re.compile(r"\\cup(?![a-zA-Z])")
 _GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv)(?![a-zA-Z])|(?<!:)=|<|>")
-_MATRIX = re.compile(r"\(?\s*\\begin\{(p|b|B|)matrix\}((?:(?!\\begin).)*)\\end\{\1matrix\}\s*\)?", re.DOTALL)
 _NAME = re.compile(
-    r"\(?\s*(?:\\(?:angle|overline|triangle|widehat|vec|text|mathrm)\s*)?(?:\\?[a-zA-Z]+|\{[a-zA-Z ]+\})"
+    r"\(?\s*(?:[A-Z]\s*\\(?:cup|cap)\s*(?=[A-Z]))*(?:\\lim\s*_\s*\{[^{}]*\}\s*)?"
+    r"(?:\\(?:angle|overline|triangle|widehat|vec|text|mathrm|mathbf|det|max|min)\s*)?(?:\\?[a-zA-Z]+|\{[a-zA-Z ]+\})"
     r"(?:\s*_\s*(?:\w|\{[^{}]*\}))?'*(?:\s*\([\w, ]+\)|(?:\s*,\s*\\?[a-zA-Z]\w*)+\s*\))?"
 )
-_REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R|all\s+real\s+numbers?|all\s+reals?", re.IGNORECASE)
-_BY_CONDITION = re.compile(r"\\\{\s*([a-zA-Z])\s*(?:\||\\mid(?![a-zA-Z])|:)(.*)\\\}")
+_REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?|\\R|(?-i:R)|all\s+real\s+numbers?|all\s+reals?", re.IGNORECASE)
+_BY_CONDITION = re.compile(
+    r"\\\{\s*([a-zA-Z])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|\\R)\s*)?(?:\||\\mid(?![a-zA-Z])|:)(.*)\\\}"
+)
+_ABSOLUTE = re.compile(r"(?:\||\\lvert)\s*([a-zA-Z])\s*(?:\||\\rvert)\s*(<|>|\\(?:le|ge)(?![a-zA-Z]))\s*([^<>|]*)")
+_POINT = re.compile(r"([A-Z]'*)\s*(\([^()]*,[^()]*\))")
+_VARIABLES = ("x", "y", "z", "t")  # what a relation between two letters is about
+_RESIDUE = re.compile(
+    r"(.+?)\s*\(?\s*(?:\\p?mod|\\bmod|\\text\s*\{\s*mod\s*\}|\bmod)(?![a-zA-Z])\s*(\{[^{}]*\}|\w+)\s*\)?"
+)
+_EQUIVALENT = re.compile(r"\\equiv(?![a-zA-Z])")
+_INDEXED = re.compile(r"([a-zA-Z])\s*_\s*(?:\d|\{\s*\d+\s*\})\s*=")
+_OR = re.compile(r"\s*(?<![a-zA-Z\\])or(?![a-z])\s*|,")
+_SIGN = re.compile(r"\\(pm|mp)(?![a-zA-Z])")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -39,8 +56,15 @@ class Interval:
 
 def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = False) -> bool | None:
     """Whether two answers agree part by part; None where they are not both made of parts that are known here."""
-    if _MATRIX.fullmatch(prediction) and _MATRIX.fullmatch(answer):
-        return _same_matrices(prediction, answer, equal)
+    (given_residue, given_modulus), (gold_residue, gold_modulus) = _residue(prediction), _residue(answer)
+    if given_modulus or gold_modulus:
+        same_modulus = not given_modulus or not gold_modulus or equal(given_modulus, gold_modulus)
+        return same_modulus and equal(given_residue, gold_residue)
+    matrices = [is_matrix(text) for text in (prediction, answer)]
+    if all(matrices):
+        return same_matrices(prediction, answer, equal)
+    if any(matrices):
+        prediction, answer = (vector(text) for text in (prediction, answer))
     given_ranges, gold_ranges = _ranges(prediction), _ranges(answer)
     if given_ranges and gold_ranges:
         if len(given_ranges) != len(gold_ranges):
@@ -52,13 +76,45 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
     gold_name, gold = _named_value(answer)
     if given_name and gold_name and _head(given_name) == _head(gold_name):
         return equal(given, gold)
-    if (given_name and not _RELATION.search(answer)) or (gold_name and not _RELATION.search(prediction)):
+    if bool(given_name) != bool(gold_name) and not _RELATION.search(prediction if gold_name else answer):
         return equal(given, gold)
     if _SET_OPERATION.search(prediction + answer):
         return None
-    if "\\pm" in prediction + answer or "\\mp" in prediction + answer:
-        return _matched(_members(prediction), _members(answer), equal)
-    return _compare_collections(_collection(prediction), _collection(answer), equal, ordered)
+    if 0 < max(len(_SIGN.findall(prediction)), len(_SIGN.findall(answer))) <= MAX_SIGNS:
+        return any(_matched(_members(prediction, free), _members(answer, free), equal) for free in (False, True))
+    if (assigned := _same_assignments(prediction, answer, equal)) is not None:
+        return assigned
+    if (ratios := _same_ratios(prediction, answer, equal)) is not None:
+        return ratios
+    given_parts, gold_parts = (_collection(text, parse_number(text) is not None) for text in (prediction, answer))
+    if len(given_parts[1]) != len(gold_parts[1]):  # 2,500\pi may be one number
+        given_parts, gold_parts = _collection(prediction, True), _collection(answer, True)
+    return _compare_collections(given_parts, gold_parts, equal, ordered)
+
+
+def _same_assignments(prediction: str, answer: str, equal: Equal) -> bool | None:
+    """``x = 1, y = 2`` against the like or ``(x, y) = (1, 2)``; None where not both assign to several names."""
+    given, gold = _assignments(prediction), _assignments(answer)
+    if not given or not gold:
+        return None
+    if given.keys() == gold.keys():
+        return all(equal(given[name], value) for name, value in gold.items())
+    return None
+
+
+def _same_ratios(prediction: str, answer: str, equal: Equal) -> bool | None:
+    """``1:2:3`` against ``2:4:6``; None where not both have three or more terms."""
+    given, gold = (split(text.rpartition("=")[2], re.compile(":")) for text in (prediction, answer))
+    if min(len(given), len(gold)) < 3:
+        return None
+    if len(given) != len(gold):
+        return False
+    if all(map(equal, given, gold)):
+        return True
+    terms = [[parse_number(term) for term in ratio] for ratio in (given, gold)]
+    if any(not term for ratio in terms for term in ratio):
+        return False
+    return len({left / right for left, right in zip(*terms, strict=True)}) == 1  # type: ignore[operator]
 
 
 def _compare_collections(
@@ -75,9 +131,15 @@ def _compare_collections(
         if not is_vector:
             return False
     is_set = "{}" in (given_brackets, gold_brackets)
+    if is_set and len(given_parts) != len(gold_parts):  # \\{1, 1, 2\\} has two members
+        given_parts, gold_parts = list(dict.fromkeys(given_parts)), list(dict.fromkeys(gold_parts))
+
+    def same(left: str, right: str) -> bool:
+        return _share_a_letter([left, right]) and equal(left, right)  # a > 0 is not b > 0 where there are others
+
     if {given_brackets, gold_brackets} <= {"", "{}"} and (is_set or not ordered):
-        return _matched(given_parts, gold_parts, equal)
-    return len(given_parts) == len(gold_parts) and all(map(equal, given_parts, gold_parts))
+        return _matched(given_parts, gold_parts, same)
+    return len(given_parts) == len(gold_parts) and all(map(same, given_parts, gold_parts))
 
 
 def _matched(given: Sequence, gold: Sequence, equal: Callable) -> bool:
@@ -93,11 +155,20 @@ def _matched(given: Sequence, gold: Sequence, equal: Callable) -> bool:
     return True
 
 
+def _residue(text: str) -> tuple[str, str | None]:
+    """``x = 3`` and ``7`` of ``x \\equiv 3 \\pmod 7``; the text and None of anything else."""
+    match = _RESIDUE.fullmatch(text)
+    return (_EQUIVALENT.sub("=", match[1]), match[2]) if match else (text, None)
+
+
 # --- taking answers apart ------------------------------------------------------------------------
 
 
-def split(text: str, separator: re.Pattern[str] = _JOINT) -> list[str]:
-    """``text`` cut at what matches ``separator`` outside of all brackets, blank parts left out."""
+def split(text: str, separator: re.Pattern[str] = _JOINT, grouped: bool = False) -> list[str]:
+    """``text`` cut at what matches ``separator`` outside of all brackets, blank parts left out.
+
+    A comma that groups thousands does not cut where lists have blanks or words, or where ``grouped``.
+    """
     outside = list(text)  # what is no place to cut is blanked, so that positions stay
     depth = 0
     for index, character in enumerate(text):
@@ -110,7 +181,7 @@ def split(text: str, separator: re.Pattern[str] = _JOINT) -> list[str]:
     if depth:
         return [text]
     surface = "".join(outside)
-    if separator is _JOINT and re.search(r",\s|\band\b|\bor\b", surface):
+    if grouped or (separator is _JOINT and re.search(r",\s|\band\b|\bor\b", surface)):
         surface = _GROUPED.sub(lambda match: "\0" * len(match[0]), surface)
     parts, start = [], 0
     for match in separator.finditer(surface):
@@ -132,7 +203,7 @@ def _bracketed(text: str) -> tuple[str, str] | None:
     return text[0] + text[-1], text[1:-1]
 
 
-def _collection(text: str) -> tuple[str, list[str]]:
+def _collection(text: str, grouped: bool = False) -> tuple[str, list[str]]:
     """The brackets around a list ("" without any) and its parts. Braces that are not ``\\{`` only group."""
     brackets, inner = _bracketed(text) or ("", text)
     if brackets == "{}":
@@ -140,24 +211,35 @@ def _collection(text: str) -> tuple[str, list[str]]:
             brackets = ""
         elif "|" in inner or "\\mid" in inner or ":" in inner:
             return brackets, []  # a set given by a condition
-    return brackets, split(inner)
+    return brackets, split(inner, grouped=grouped)
 
 
-def _members(text: str) -> list[str]:
-    """The parts of a list or set (else the text alone), each ``a \\pm b`` as the two that it stands for."""
+def _members(text: str, free: bool) -> list[str]:
+    """The parts of a list or set (else the text alone), each ``a \\pm b`` as the two that it stands for.
+
+    Of ``\\pm a \\pm b`` the signs go together, or each may be chosen (``free``).
+    """
     brackets, parts = _collection(text)
-    return [sign for part in (parts if brackets in ("", "{}") else [text]) for sign in _signs(part)]
+    return [sign for part in (parts if brackets in ("", "{}") else [text]) for sign in _signs(part, free)]
 
 
-def _signs(part: str) -> list[str]:
-    if "\\pm" not in part and "\\mp" not in part:
+def _signs(part: str, free: bool) -> list[str]:
+    signs = len(_SIGN.findall(part))
+    if not signs:
         return [part]
-    plus = part.replace("\\pm", "+").replace("\\mp", "-")
-    return [plus, part.replace("\\pm", "-").replace("\\mp", "+")]
+    choices = itertools.product("+-", repeat=signs) if free else [("+",) * signs, ("-",) * signs]
+    swapped = {"+": "-", "-": "+"}
+    readings = []
+    for choice in choices:
+        left = iter(choice)
+        readings.append(_SIGN.sub(lambda mark, left=left: next(left) if mark[1] == "pm" else swapped[next(left)], part))
+    return readings
 
 
 def _named_value(text: str) -> tuple[str | None, str]:
     """``x = ... = 7`` (or ``x \\approx 7``) as its name and last exact value; (None, text) of anything else."""
+    if point := _POINT.fullmatch(text):
+        return point[1], point[2]
     if len(split(text)) != 1:
         return None, text
     sides = split(text, re.compile(r"(?<![<>!:])=(?!=)|\\approx(?![a-zA-Z])"))
@@ -165,6 +247,20 @@ def _named_value(text: str) -> tuple[str | None, str]:
         return None, text
     exact = split(text, re.compile(r"\\approx(?![a-zA-Z])"))[0]
     return sides[0], split(exact, re.compile("="))[-1] if "=" in exact else sides[1]
+
+
+def _assignments(text: str) -> dict[str, str]:
+    """Value by name of ``x = 1, y = 2`` or ``(x, y) = (1, 2)``, of two or more names."""
+    sides = split(text, re.compile("="))
+    if len(sides) == 2 and all(map(_bracketed, sides)):
+        names, values = (_collection(side)[1] for side in sides)
+    else:
+        parts = [split(part, re.compile("=")) for part in split(text)]
+        if any(len(part) != 2 for part in parts):
+            return {}
+        names, values = [part[0] for part in parts], [part[1] for part in parts]
+    names = [re.sub(r"[\s{}]", "", name) for name in names if _NAME.fullmatch(name)]
+    return dict(zip(names, values, strict=True)) if len({*names}) == len(values) > 1 else {}
 
 
 def _has_order(text: str) -> bool:
@@ -177,7 +273,9 @@ def _head(name: str) -> str:
 
 
 def _without_common_name(parts: list[str]) -> list[str]:
-    """``n = 1, 2, 3`` as ``1, 2, 3``."""
+    """``n = 1, 2, 3`` as ``1, 2, 3``, and ``x_1 = 1, x_2 = 2`` as ``x = 1, x = 2``."""
+    if len({found[1] if (found := _INDEXED.match(part)) else None for part in parts}) == 1:
+        return [_INDEXED.sub(r"\1 =", part) for part in parts]
     name, value = _named_value(parts[0])
     return [value, *parts[1:]] if name and not any("=" in part for part in parts[1:]) else parts
 
@@ -190,22 +288,51 @@ def _ranges(text: str) -> list[Interval]:
     text = _member_of(text)
     if condition := _BY_CONDITION.fullmatch(text):
         text = condition[2].strip()
-    sides = [side for side in map(_interval, re.split(r"\s+and\s+", text)) if side]
-    if len(sides) == 2:  # x > 2 and x < 5
+    if absolute := _ABSOLUTE.fullmatch(text):
+        return _absolute_ranges(absolute[2], absolute[3].strip())
+    parts = re.split(r"\s+and\s+", text)
+    sides = [side for side in map(_interval, parts) if side]
+    if len(sides) == len(parts) == 2 and _share_a_letter(parts):  # x > 2 and x < 5
         below, above = sorted(sides, key=lambda side: side.low == "-\\infty")
         if below.high == "\\infty" and above.low == "-\\infty":
             return [Interval(below.low, above.high, below.low_closed, above.high_closed)]
     pieces = split(text, _UNION)
-    if len(pieces) == 1 and _has_order(text):
-        pieces = [piece for piece in re.split(r"\s*(?<![a-zA-Z\\])or(?![a-z])\s*|\\(?:lor|vee)\s|,", text) if piece]
-    ranges = [_interval(piece.strip()) for piece in pieces]
+    if len(pieces) == 1 and (_has_order(text) or "\\infty" in text):
+        pieces = split(text, _OR)
+        if not _share_a_letter(pieces):
+            return []
+    ranges = [_interval(piece) or (_single(piece) if len(pieces) > 1 else None) for piece in pieces]
     return [] if None in ranges else ranges  # type: ignore[return-value]
+
+
+def _share_a_letter(relations: list[str]) -> bool:
+    """Whether all relations (what has no sign of one aside) are about one letter."""
+    sides = [split(relation, re.compile(r"\\(?:le|ge)(?![a-zA-Z])|[<>=]")) for relation in relations]
+    names = [{_head(side) for side in found if _NAME.fullmatch(side)} for found in sides if len(found) > 1]
+    return not names or bool(set.intersection(*names))
+
+
+def _absolute_ranges(sign: str, bound: str) -> list[Interval]:
+    """The intervals of ``|x| < bound`` and the like."""
+    closed = sign in ("\\le", "\\ge")
+    if sign in ("<", "\\le"):
+        return [Interval(f"-({bound})", bound, closed, closed)]
+    return [Interval("-\\infty", f"-({bound})", False, closed), Interval(bound, "\\infty", closed, False)]
 
 
 def _member_of(text: str) -> str:
     """The set S of ``x \\in S``."""
     sides = split(text, re.compile(r"\\in(?![a-zA-Z])"))
     return sides[1] if len(sides) == 2 and _NAME.fullmatch(sides[0]) else text
+
+
+def _single(text: str) -> Interval | None:
+    """``x = 2`` or ``\\{2\\}``, a piece of a union."""
+    name, value = _named_value(text)
+    if not name:
+        brackets, parts = _collection(text)
+        value = parts[0] if brackets == "{}" and len(parts) == 1 else ""
+    return Interval(value, value, True, True) if value else None
 
 
 def _interval(text: str) -> Interval | None:
@@ -232,6 +359,8 @@ def _interval(text: str) -> Interval | None:
     if len(signs) == 2:
         return Interval(_end(sides[0]), _end(sides[2]), *closed) if _NAME.fullmatch(sides[1]) else None
     names = [bool(_NAME.fullmatch(side)) for side in sides]
+    if all(names):
+        names = [side in _VARIABLES for side in sides]
     if names[0] == names[1]:
         return None
     if names[0]:
@@ -246,20 +375,3 @@ def _end(text: str) -> str:
 def _same_interval(given: Interval, gold: Interval, equal: Equal) -> bool:
     closed = (given.low_closed, given.high_closed) == (gold.low_closed, gold.high_closed)
     return closed and equal(given.low, gold.low) and equal(given.high, gold.high)
-
-
-# --- matrices ------------------------------------------------------------------------------------
-
-
-def _same_matrices(prediction: str, answer: str, equal: Equal) -> bool:
-    given, gold = _rows(prediction), _rows(answer)
-    if [len(row) for row in given] != [len(row) for row in gold]:
-        return False
-    return all(equal(*pair) for rows in zip(given, gold, strict=True) for pair in zip(*rows, strict=True))
-
-
-def _rows(matrix: str) -> list[list[str]]:
-    match = _MATRIX.fullmatch(matrix)
-    assert match is not None
-    rows = [row for row in re.split(r"\\\\|\\cr(?![a-z])", match[2]) if row.strip()]
-    return [[entry.strip() for entry in row.split("&")] for row in rows]

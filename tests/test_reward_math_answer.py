@@ -1,4 +1,5 @@
-"""The math grader: extraction, exact numbers, formulas, hostile input (whole data sets: test_reward_math_data.py)."""
+"""The math grader: extraction, exact numbers, formulas, hostile input (pairs: test_reward_math_pairs.py,
+whole data sets: test_reward_math_data.py)."""
 
 import random
 import subprocess
@@ -72,6 +73,14 @@ def test_extraction_is_strict(text, answer):
         ("work it out\n42", "42"),
         ("and so we get 80 +", None),
         ("nothing here at all", None),
+        ("it was 5, and now it is = 7 +", None),
+        ("so we have \\boxed{5", None),
+        ("<think>two tries</think><answer>31</answer>", "31"),
+        ("Answer $31$", "31"),
+        ("Hence, $y = 31$.", "y = 31"),
+        ("The final answer is therefore 31.", "31"),
+        ("$f(t) = kt$ for some constant $k$", "f(t) = kt"),
+        ("She earns **$18** a week.", "$18"),
         ("__import__('os').system('x') or 0", "__import__('os').system('x') or 0"),
         ("run os.system('x') or else take 0", None),
     ],
@@ -112,9 +121,18 @@ NUMBERS = {
     "60 km/h": "60",
     "€5": "5",
     "½": "1/2",
+    "12 000": "12000",
+    "US\\$12": "12",
+    "3⁄8": "3/8",
+    "750 mL": "750",
+    "9 \\text{m}\\cdot\\text{s}^{-1}": "9",
+    "0.\\dot{1}\\dot{2}": "12/99",
+    "0.2555\\ldots": "23/90",
+    "35^{\\text{o}}": "35",
 }
 NOT_NUMBERS = ["", ".", "-", "1,22", "3+5", "1/0", "\\frac{1}{0}", "12:30", "5 dozen", "x",
-               "3\\pi", "2^3", "1e99999", "(7)", "7, 8", "7 and 8", "AZ2", "\\frac{1}{2", "1" * 1300]  # fmt: skip
+               "3\\pi", "2^3", "\\frac{}{}", "4 2", "1e99999",
+               "(7)", "7, 8", "7 and 8", "AZ2", "\\frac{1}{2", "1" * 1300]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "value"), NUMBERS.items())
@@ -125,98 +143,6 @@ def test_numbers_are_read_exactly(text, value):
 @pytest.mark.parametrize("text", NOT_NUMBERS)
 def test_what_is_no_number_is_none(text):
     assert parse_number(text) is None
-
-
-PAIRS = [
-    ("0.0833333333333333", "\\frac{1}{12}", True),
-    ("0.333333", "1/3", True),
-    ("0.333334", "1/3", False),
-    ("0.3333", "1/3", False),
-    ("7.0000001", "7", False),
-    ("1/2004!", "1/2006!", False),
-    ("1/2^{99}", "1/2^{98}", False),
-    ("10^4", "10000", True),
-    ("2^{3^2}", "512", True),
-    ("\\sqrt{8}", "2\\sqrt2", True),
-    ("2**(1/4)", "\\sqrt{\\sqrt{2}}", True),
-    ("-1 + sqrt(3)", "\\sqrt{3} - 1", True),
-    ("x^2+2x+1", "(x+1)^2", True),
-    ("x = 5", "5", True),
-    ("5", "x = 5", True),
-    ("2=x", "x=2", True),
-    ("x = 2", "x = 3", False),
-    ("(1,2)", "[1,2]", False),
-    ("(1,2)", "(2,1)", False),
-    ("\\{3,2,1\\}", "\\{1,2,3\\}", True),
-    ("1,2", "1,2,3", False),
-    ("7, 8", "7", False),
-    ("\\text{Evelyn}", "evelyn", True),
-    ("(B)", "\\text{B}", True),
-    ("E: a score", "E", True),
-    ("\\frac{1}{0}", "1", False),
-    ("0=0", "x+y=3", False),
-    # numbers by relative precision
-    ("e^{-100}", "e^{-101}", False),
-    ("\\frac{\\sqrt2}{2004!}", "\\frac{\\sqrt2}{2006!}", False),
-    ("\\sqrt{10^{100}+1}", "10^{50}", False),
-    ("1-\\frac{1}{e}", "1+\\frac{1}{e}", False),
-    ("2\\cdot 2^{1000}", "2^{1001}", True),
-    ("1 \\times 10^{400}", "10^{400}", True),
-    ("7 \\times 10^{12345}", "8 \\times 10^{12345}", False),
-    ("2.6667", "8/3", True),
-    ("2.6666", "8/3", False),
-    ("1.41421", "\\sqrt2", True),
-    ("i", "\\sqrt{-1}", True),
-    # lists, tuples, sets, plus-minus
-    ("2,1", "1 \\text{ and } 2", True),
-    ("x=1 \\text{ or } x=2", "1,2", True),
-    ("(2,3),(4,5)", "(4,5),(2,3)", True),
-    ("(2,3),(4,5)", "(4,5),(3,2)", False),
-    ("\\{1,2\\}", "(1,2)", False),
-    ("1, 2", "(1,2)", True),
-    ("2, 1", "(1,2)", False),
-    ("x = 3, y = 2", "(3,2)", True),
-    ("[1,2,3]", "(1,2,3)", True),
-    ("1,234, 5,678", "5678, 1234", True),
-    ("x = \\pm 2", "-2, 2", True),
-    ("2", "\\pm 2", False),
-    ("1+\\sqrt5, 1-\\sqrt5", "1\\pm\\sqrt{5}", True),
-    ("n=1,2,3", "n=2,3,4", False),
-    # ranges
-    ("x \\in (1,2) \\cup (3,4)", "(3,4)\\cup(1,2)", True),
-    ("x < 1 or x > 2", "(-\\infty, 1) \\cup (2, +\\infty)", True),
-    ("5 > x", "x < 5", True),
-    ("x \\ge 2 \\text{ and } x < 5", "[2, 5)", True),
-    ("\\{9\\} \\cup \\{1\\}", "\\{1, 9\\}", True),
-    ("\\mathbb{R}", "(-\\infty, +\\infty)", True),
-    ("\\sin 30^\\circ", "1/2", True),
-    ("3 \\ge x > 1", "(1, 3]", True),
-    ("3 \\ge x \\ge 1", "(1, 3]", False),
-    ("-x > -1", "x < 1", True),
-    ("x \\neq 3", "x != 3", True),
-    ("[1,2) \\cup [2,3]", "[1,3]", True),
-    ("\\{x \\mid 1<x<2\\}", "(1,2)", True),
-    # matrices
-    ("\\begin{bmatrix}0.5&2\\\\3&4\\end{bmatrix}", "\\begin{pmatrix}\\frac12 & 2\\\\ 3 & 4\\end{pmatrix}", True),
-    ("\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", False),
-    # times, texts, notation
-    ("3 pm", "3:00 \\text{ p.m.}", True),
-    ("15:00", "3:00 PM", True),
-    ("3:00 a.m.", "3:00 p.m.", False),
-    ("2:4", "1:2", True),
-    ("(B) 12", "B", True),
-    ("5", "\\text{(E)},", False),
-    ("$x$ is what we look for", "x", True),
-    ("10\\sqrt{3}\\ \\mathrm{cm}", "10\\sqrt3", True),
-    ("2√3", "2\\sqrt{3}", True),
-    ("1000,99", "1000.99", True),
-    ("1,2", "12", False),
-]
-
-
-@pytest.mark.parametrize(("prediction", "answer", "expected"), PAIRS)
-def test_pairs(prediction, answer, expected):
-    assert equivalent(prediction, answer)[0] is expected
 
 
 @pytest.mark.parametrize(

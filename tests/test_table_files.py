@@ -67,9 +67,10 @@ def test_rows_may_lie_deep_in_json_and_have_their_key(tmp_path):
     [
         ("list.json", json.dumps(TABLE[:1])[:-1] + ', {"id": "cut', "row 2: not valid JSON"),
         ("latin.csv", csv_of(TABLE[:1]).encode() + b"b,1,\xe9\r\n", "row 2 is not UTF-8 text"),
-        ("broken_off.jsonl.gz", gzip.compress(lines_of(TABLE[:1]).encode())[:-8], "the rest, after row 1,"),
-        ("packed.jsonl.gz", gzip.compress(lines_of(TABLE[:1]).encode() + b"{\n"), "row 2: not valid JSON"),
+        ("broken_off.jsonl.gz", gzip.compress(lines_of(TABLE[:1]).encode(), mtime=0)[:-8], "the rest, after row 1,"),
+        ("packed.jsonl.gz", gzip.compress(lines_of(TABLE[:1]).encode() + b"{\n", mtime=0), "row 2: not valid JSON"),
     ],
+    ids=["list", "latin", "broken off", "packed"],
 )
 def test_a_broken_row_of_any_kind_of_file_is_named(tmp_path, name, text, fault):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
