@@ -42,6 +42,8 @@ _SYNONYMS = (
     (re.compile(r"(?<=\d)\s*\^\s*(?:o\b|\{\s*(?:\\\w+\s*\{\s*)?o\s*\}?\s*\})"), r"^\\circ "),
     (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
     (re.compile(r"\bsq\.\s*"), "sq "),
+    (re.compile(r"\\(?:bm|pmb)(?![a-zA-Z])"), r"\\mathbf"),
+    (re.compile(r"(?<=[\w})])\.\s*(?=\\(?:text|mbox|mathrm)(?![a-zA-Z]))"), " "),
     (re.compile(r"\\(?:left|right)(?![a-zA-Z])\s*\.?"), ""),
     (
         re.compile(r"[(\[]\s*\\begin\{(array|matrix|smallmatrix)\}(?:\{[lcr]+\})?(.*?)\\end\{\1\}\s*[)\]]"),
@@ -60,6 +62,7 @@ _SYNONYMS = (
     (re.compile(r"\\(?:mathrm|text|rm)\s*\{?\s*(e|i)\s*\}"), r"\1"),
     (re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ|\\degrees?(?![a-zA-Z])|\\text\s*\{\s*degrees?\s*\}"), r"^\\circ "),
 )  # fmt: skip
+_BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|pmb|textbf|mathrm)\s*\{(.*)\}", re.DOTALL)
 _SYSTEM = re.compile(  # of equations; what has columns is a function by cases
     r"(?:\\left\s*)?(?:\\\{\s*)?\\begin\{(cases|array|aligned)\}(?:\{[lcr]*\})?([^&]*=[^&]*)\\end\{\1\}(?:\s*\\right\s*\.)?"
 )
@@ -91,12 +94,24 @@ def tidy(text: str) -> str:
     text = _MONEY.sub("", text.translate(_SYMBOLS).replace("{,}", ",").replace("{:}", ":"))
     text = _SYSTEM.sub(lambda rows: ", ".join(filter(None, map(str.strip, rows[2].split("\\\\")))), text)
     text = _CONDITION.sub("", text)
+    while (bold := _BOLD.fullmatch(text)) and _is_balanced(bold[1]):
+        text = bold[1].strip()
     if whole := _TEXT.fullmatch(text):
         text = whole[1].strip()
     for pattern, replacement in _SYNONYMS:
         text = pattern.sub(replacement, text)
     text = _SPACING.sub(" ", _WITHIN_NUMBER.sub("", text)).strip().rstrip("\\,;").strip()
     return text.removesuffix(".").strip()
+
+
+def _is_balanced(text: str) -> bool:
+    """Whether its braces close what they open, so that a pair around it is one pair."""
+    depth = 0
+    for brace in re.findall(r"(?<!\\)[{}]", text):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def plain_text(text: str) -> str:

@@ -151,6 +151,13 @@ PAIRS = [
     ("x = 0 \\text{ or } x \\ge 2", "\\{0\\} \\cup [2,\\infty)", True),
     ("b > 0, a < 2", "a > 0, b < 2", False),
     ("a > 0 \\text{ and } b < 2", "(0,2)", False),
+    # bold, whole or in parts, and a dot before a unit
+    ("\\mathbf{\\frac{50}3}", "\\frac{50}{3}", True),
+    ("\\mathbf{\\frac{50}3}", "\\frac{51}{3}", False),
+    ("\\mathbf{\\text{Saturday}}", "Saturday", True),
+    ("\\bm{x}+\\bm{1}", "x+1", True),
+    ("\\mathbf{a}+\\mathbf{b}", "a+c", False),
+    ("43_5.\\text{ units}", "43_5", True),
 ]
 
 
