@@ -46,6 +46,7 @@ PASSED_ON = (
     "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME",
 )
+_TOKEN = secrets.token_hex(32)  # one for all clusters that a process starts: Ray reads it only once
 _OBJECT_STORE_BYTES = 100 * 2**20  # nothing big goes through it
 _POLL_S = 0.3
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -108,7 +109,7 @@ class Cluster:
         if "RAY_AUTH_TOKEN" not in os.environ:  # else Ray leaves one in the home folder, readable by all
             token = Path(folder, "token")
             token.touch(mode=0o600)
-            token.write_text(secrets.token_hex(32))
+            token.write_text(_TOKEN)
             os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
         machine = this_machine()
         ray.init(
