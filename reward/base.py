@@ -101,7 +101,7 @@ class Reward:
             return self._call(given)
         except RewardError:
             raise
-        except (Exception, SystemExit) as error:  # whatever a user's function raises, an exit no less
+        except Exception as error:  # whatever a user's function raises; SystemExit is how SIGTERM ends a command
             return self._call_apart(given, error)
 
     def timed_verdicts(self, *args: Any, **columns: Any) -> tuple[list[Verdict], float]:
@@ -160,7 +160,7 @@ class Reward:
             raise RewardError(f"reward {self.name!r} returned {len(results)} results for {rows} completions")
         return [self._verdict(row, result) for row, result in enumerate(results)]
 
-    def _call_apart(self, given: dict[str, Any], first: BaseException) -> list[Verdict]:
+    def _call_apart(self, given: dict[str, Any], first: Exception) -> list[Verdict]:
         """Judge each row, or each group, by itself, ``first`` having been raised on all of them together."""
         rows = range(len(given["completions"]))
         parts: dict[Hashable, list[int]] = {}
@@ -172,7 +172,7 @@ class Reward:
                 verdicts = self._call({name: _rows_of(values, part) for name, values in given.items()})
             except RewardError:
                 raise
-            except (Exception, SystemExit):
+            except Exception:
                 continue
             for row, verdict in zip(part, verdicts, strict=True):
                 found[row] = verdict

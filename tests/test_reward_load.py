@@ -212,11 +212,6 @@ def test_only_rows_that_raise_are_not_judged(caplog):
     asked.clear()
     assert reward(["p"], ["0"], answer=["1"]) == [None]
     assert asked == [1]  # one row is not asked twice
-
-    def leave(**columns):
-        raise SystemExit(0)  # as argparse does: no end of the whole run
-
-    assert [verdict.error for verdict in Reward("leave", leave).verdicts(["p"] * 2, ["a"] * 2)] == ["raised"] * 2
     with pytest.raises(
         RewardError, match=r"'inverse' needs the column answer; given: prompts, completions, completion"
     ):
