@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import re
 import sys
@@ -112,9 +113,10 @@ def record_failure(error: Exception, folder: StageFolder, rank: int) -> None:
     if _peer_lost(error):
         return
     message = re.sub(r"\n\s*\n", "\n", f"rank {rank}: {type(error).__name__}: {error}".strip())
+    text = f"{message}\n\n{''.join(traceback.format_exception(error))}"
     try:
         if not error_log(folder).exists():
-            write_text(error_log(folder), f"{message}\n\n{''.join(traceback.format_exception(error))}")
+            write_text(error_log(folder), text.encode(errors="backslashreplace").decode())
     except OSError:
         pass  # a full disk, perhaps the very error: it still reaches the driver by Ray
 
@@ -141,6 +143,9 @@ def _barrier() -> None:
 def output_to(path: Path) -> Iterator[None]:
     """Send the process's output, from C too, to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a log line with half a surrogate pair must not end the stage
+            stream.reconfigure(errors="backslashreplace")
     saved = [os.dup(1), os.dup(2)]
     try:
         with path.open("ab") as file:

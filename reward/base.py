@@ -23,7 +23,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -101,7 +101,7 @@ class Reward:
             return self._call(given)
         except RewardError:
             raise
-        except Exception as error:  # whatever a user's function raises
+        except Exception as error:  # whatever a user's function raises; SystemExit is how SIGTERM ends a command
             return self._call_apart(given, error)
 
     def timed_verdicts(self, *args: Any, **columns: Any) -> tuple[list[Verdict], float]:
@@ -116,7 +116,7 @@ class Reward:
             return self._call(given)[0]
         except RewardError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RewardError(
                 f"reward {self.name!r} raised {type(error).__name__}: {error}; it was tried on one row, "
                 f"with {', '.join(given)}"
@@ -151,10 +151,13 @@ class Reward:
         return given
 
     def _call(self, given: dict[str, Any]) -> list[Verdict]:
-        results, rows = _awaited(self.function(**{**given, **self.args})), len(given["completions"])
-        if not isinstance(results, Sequence) or len(results) != rows:
-            returned = f"{len(results)} results" if isinstance(results, Sequence) else type(results).__name__
-            raise RewardError(f"reward {self.name!r} returned {returned} for {rows} completions")
+        results, rows = _plain(_awaited(self.function(**{**given, **self.args}))), len(given["completions"])
+        if not isinstance(results, Sequence):
+            raise RewardError(
+                f"reward {self.name!r} returned {type(results).__name__} for {rows} completions: expected a list"
+            )
+        if len(results) != rows:
+            raise RewardError(f"reward {self.name!r} returned {len(results)} results for {rows} completions")
         return [self._verdict(row, result) for row, result in enumerate(results)]
 
     def _call_apart(self, given: dict[str, Any], first: Exception) -> list[Verdict]:
@@ -178,9 +181,13 @@ class Reward:
         return found
 
     def _verdict(self, row: int, result: Any) -> Verdict:
-        score = result.score if isinstance(result, Verdict) else result
-        if isinstance(result, Verdict) and (result.terms or result.metadata):
+        if isinstance(result, Verdict):
+            terms = {name: _plain(term) for name, term in result.terms.items()}
+            result = replace(result, correct=_plain(result.correct), score=_plain(result.score), terms=terms)
             self._check_record(row, result)
+        else:
+            result = _plain(result)
+        score = result.score if isinstance(result, Verdict) else result
         if score is None:
             return result if isinstance(result, Verdict) else Verdict(None, None)
         if not isinstance(score, int | float):
@@ -191,6 +198,14 @@ class Reward:
 
     def _check_record(self, row: int, verdict: Verdict) -> None:
         """Refuse what could not be written down, now rather than when the file is written."""
+        if not isinstance(verdict.correct, bool | None) or (verdict.correct is None) != (verdict.score is None):
+            raise RewardError(
+                f"reward {self.name!r} gave correct={verdict.correct!r} and score={verdict.score!r} for completion "
+                f"{row}: expected a truth value and a number, or None twice"
+            )
+        for name, text in (("extracted", verdict.extracted), ("error", verdict.error)):
+            if not (text is None or isinstance(text, str)):
+                raise RewardError(f"reward {self.name!r} gave {name}={text!r} for completion {row}: expected text")
         if odd := [term for term in verdict.terms.items() if not isinstance(term[1], int | float)]:
             raise RewardError(f"reward {self.name!r} gave the terms {dict(odd)} for completion {row}: expected numbers")
         try:
@@ -217,6 +232,11 @@ def group_labels(values: Sequence[Any]) -> list[int]:
 def _rows_of(values: Any, rows: Sequence[int]) -> Any:
     """Of a column its ``rows``; what is no column (TRL also passes its state) as it is."""
     return [values[row] for row in rows] if isinstance(values, list | tuple) else values
+
+
+def _plain(value: Any) -> Any:
+    """A number or array of numpy or torch as what Python has for it; all else as it is."""
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
 
 
 def _awaited(result: Any) -> Any:

@@ -65,7 +65,7 @@ def _load_module(name: str) -> ModuleType:
                 f"no module {name!r} for a reward: install its package, or name the file: path/to/file.py:function"
             ) from error
         raise RewardError(f"reward module {name!r} cannot be imported: {error}") from error
-    except Exception as error:  # whatever a user's module raises
+    except (Exception, SystemExit) as error:  # whatever a user's module raises
         raise RewardError(f"reward module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
@@ -81,7 +81,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises
+    except (Exception, SystemExit) as error:  # whatever a user's file raises
         del sys.modules[name]
         raise RewardError(f"reward file {path} cannot be imported: {type(error).__name__}: {error}") from error
     return module

@@ -8,6 +8,7 @@ refused by its size, and what takes too long nevertheless is ended with its proc
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,7 +34,7 @@ def math_reward(
     completions: Sequence[Completion],
     completion_ids: Any = None,
     *,
-    answer: Sequence[str],
+    answer: Sequence[str | float],
     **columns: Any,
 ) -> list[float | None]:
     """1 where the completion's final answer equals ``answer``, 0 where not, None where that cannot be said."""
@@ -46,7 +47,7 @@ def math_verdicts(
     completions: Sequence[Completion],
     completion_ids: Any = None,
     *,
-    answer: Sequence[str],
+    answer: Sequence[str | float],
     forms: Sequence[Form] = DEFAULT_FORMS,
     numeric: bool = False,
     percent: Percent = "unit",
@@ -90,7 +91,7 @@ def math_verdicts(
 
 def grade(
     completion: str,
-    answer: str,
+    answer: str | float,
     *,
     forms: Sequence[Form] = DEFAULT_FORMS,
     numeric: bool = False,
@@ -109,9 +110,13 @@ def grade(
 
 
 def _prepare(
-    completion: str, answer: str, forms: Sequence[Form], numeric: bool, conventions: Conventions
+    completion: str, answer: str | float, forms: Sequence[Form], numeric: bool, conventions: Conventions
 ) -> Verdict | tuple[str, str]:
     """The verdict where it takes no formula, else what is to be compared."""
+    if isinstance(answer, int | float) and math.isfinite(answer):
+        answer = str(answer)  # data may hold numbers
+    if not isinstance(answer, str):
+        return Verdict(None, None, error="bad_answer")
     gold = extract_answer(answer) or answer
     if not gold.strip() or (numeric and parse_number(gold) is None):
         return Verdict(None, None, error="bad_answer")

@@ -4,7 +4,9 @@ import asyncio
 import math
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from reward import Reward, RewardError, Verdict, load_reward
 from reward.base import completion_text
@@ -70,6 +72,16 @@ def test_scores_verdicts_and_none_are_told_apart(file):
     assert [verdict.correct for verdict in reward.verdicts(["p"] * 5, ["c"] * 5)] == [True, False, None, True, None]
 
 
+def test_numbers_of_numpy_and_torch_are_numbers(file):
+    one, half = np.float32(1), torch.tensor(0.5)
+    for given in ([one, half], np.array([1, 0.5]), torch.tensor([1, 0.5])):
+        assert load_reward(f"{file}:odd", {"result": given})(["p"] * 2, ["c"] * 2) == [1.0, 0.5]
+    given = [Verdict(np.bool_(True), one, terms={"part": half})]
+    assert load_reward(f"{file}:odd", {"result": given}).verdicts(["p"], ["c"]) == [
+        Verdict(True, 1.0, terms={"part": 0.5})
+    ]
+
+
 def test_what_is_not_finite_was_not_judged(file):
     given = [math.nan, -math.inf, Verdict(True, math.inf, "x"), 1e300]
     verdicts = load_reward(f"{file}:odd", {"result": given}).verdicts(["p"] * 4, ["c"] * 4)
@@ -84,8 +96,11 @@ def test_what_is_not_finite_was_not_judged(file):
     ("result", "message"),
     [
         ([1.0], "returned 1 results for 2 completions"),
-        (1.0, "returned float for 2 completions"),
+        (1.0, "returned float for 2 completions: expected a list"),
         (["1", 1.0], "gave '1' for completion 0"),
+        ([Verdict("yes", 1.0), 1.0], "gave correct='yes' and score=1.0 for completion 0: expected a truth value"),
+        ([Verdict(True, None), 1.0], "gave correct=True and score=None for completion 0"),
+        ([Verdict(True, 1.0, extracted=5), 1.0], "gave extracted=5 for completion 0: expected text"),
     ],
 )
 def test_broken_contract(file, result, message):
@@ -112,6 +127,7 @@ def test_faults_are_named(file, tmp_path):
         "def f(:\n": "cannot be imported: SyntaxError",
         "import no_such_thing\n": "cannot be imported: ModuleNotFoundError",
         "1 / 0\n": "cannot be imported: ZeroDivisionError",
+        "raise SystemExit(0)\n": "cannot be imported: SystemExit",
     }.items():
         broken = tmp_path / "broken.py"
         broken.write_text(content)

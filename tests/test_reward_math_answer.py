@@ -197,6 +197,8 @@ def test_reward_in_the_call_shape_of_trl():
         trainer_state=None,
     )
     assert scores == [1.0, 1.0, 0.0, None]
+    numbers = [1, 1.0, 2.5, float("nan"), None, [1]]
+    assert math_reward(["a"] * 6, ["\\boxed{1}"] * 6, answer=numbers) == [1.0, 1.0, 0.0, None, None, None]
     with pytest.raises(ValueError, match="zip"):
         math_reward(["a"], ["\\boxed{1}"], answer=[])
 

@@ -54,15 +54,21 @@ def test_output_goes_to_the_file_also_from_child_processes(tmp_path, capfd):
     assert capfd.readouterr().out.strip() == "after"
 
 
+def test_what_is_no_unicode_text_does_not_end_a_stage(tmp_path):
+    code = "import sys, fbt_rl.worker as w\nwith w.output_to(w.Path(sys.argv[1])): print('\\ud800')"
+    subprocess.run([sys.executable, "-c", code, tmp_path / "log.txt"], check=True)
+    assert (tmp_path / "log.txt").read_text() == "\\ud800\n"
+
+
 def test_the_first_error_is_kept_whole_with_its_message_apart(tmp_path):
     folder = StageFolder(tmp_path)
     assert worker.failure(folder) is None
-    for rank, text in ((1, "first\n\nwith a gap"), (0, "second")):
+    for rank, text in ((1, "first \ud800\n\nwith a gap"), (0, "second")):
         try:
             raise ValueError(text)
         except ValueError as error:
             worker.record_failure(error, folder, rank)
-    assert worker.failure(folder) == "rank 1: ValueError: first\nwith a gap"
+    assert worker.failure(folder) == "rank 1: ValueError: first \\ud800\nwith a gap"
     assert "Traceback" in worker.error_log(folder).read_text()
 
 
