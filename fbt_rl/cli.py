@@ -129,13 +129,15 @@ def evaluate(
         raise typer.BadParameter("--workers and --address need --out, a folder that all workers see")
     if address is None:
         check_run(config, out or Path.cwd(), list(config.stages), this_machine())
+    config = absolute_paths(config)
+    if out is not None:
+        eval_commands.refuse_other_evaluations(model, config, temperatures, seed, out)
     _quiet_torch()
     if show_prompt:
         for name, text in eval_commands.first_prompts(model, config, seed):
             typer.echo(text if len(data) == 1 else f"{name}:\n{text}\n")
         return
     if on_ray and out is not None:
-        config = absolute_paths(config)
         job = eval_commands.RankJob(model.absolute(), config, temperatures, seed, out.absolute())
         results = eval_commands.evaluate_on_ray(job, address)
     else:

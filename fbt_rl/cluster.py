@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import secrets
@@ -19,7 +20,7 @@ from typing import Any
 
 from fbt_rl import reaper
 from fbt_rl.resources import Available, GroupSize, this_machine
-from reward.base import Verdict
+from reward.base import Reward, Verdict
 from reward.load import load_reward
 
 # Read by Ray when it is imported or started; the user's own values win.
@@ -35,6 +36,8 @@ for _name, _value in {
 
 import ray  # noqa: E402
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError  # noqa: E402
+
+logger = logging.getLogger(__name__)
 
 # Environment variables that workers and jobs get from the driver; everything else stays behind.
 PASSED_ON = (
@@ -197,18 +200,41 @@ class Cluster:
 def remote_verdicts(use: str, args: dict[str, Any], given: dict[str, Any], *, cpus: int) -> list[Verdict] | None:
     """What :func:`reward.load.load_reward`'s reward says of ``given``, computed by a Ray task on ``cpus`` CPUs.
 
-    None if its process was lost, and those of further tries. To be called in a process of the cluster.
+    What it logs is logged here. None if its process was lost, and those of further tries. To be called in a process of
+    the cluster.
     """
     # Not in the worker group's own placement group, whose CPUs are the workers'.
     task = ray.remote(_verdicts).options(num_cpus=cpus, scheduling_strategy="SPREAD", max_retries=2)
     try:
-        return ray.get(task.remote(use, args, given))
+        verdicts, told = ray.get(task.remote(use, args, given))
     except (WorkerCrashedError, OutOfMemoryError, NodeDiedError):
         return None
+    for level, text in told:
+        logger.log(level, "%s", text)
+    return verdicts
 
 
-def _verdicts(use: str, args: dict[str, Any], given: dict[str, Any]) -> list[Verdict]:
-    return load_reward(use, args).verdicts(**given)
+def _verdicts(use: str, args: dict[str, Any], given: dict[str, Any]) -> tuple[list[Verdict], list[tuple[int, str]]]:
+    """Of a reward; and what it had to say, which would be lost in the log of a process that nobody looks at."""
+    told: list[tuple[int, str]] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append((record.levelno, self.format(record)))
+
+    keep, source = Keep(logging.WARNING), logging.getLogger("reward")
+    source.addHandler(keep)
+    source.propagate = False
+    try:
+        return _loaded(use, json.dumps(args)).verdicts(**given), told
+    finally:
+        source.removeHandler(keep)
+
+
+@functools.lru_cache(maxsize=16)
+def _loaded(use: str, args: str) -> Reward:
+    """Once a process: a reward may load much, and keep it."""
+    return load_reward(use, json.loads(args))
 
 
 def _check_address(address: str) -> None:

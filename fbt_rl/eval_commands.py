@@ -29,6 +29,23 @@ from fbt_rl.worker import error_log, failure, output_to, record_failure
 from reward.load import load_reward
 
 
+def refuse_other_evaluation(out: Path, settings: dict[str, Any]) -> None:
+    """Raises ConfigError where ``out`` holds the result of other ``settings``, which would be lost."""
+    if not (folder := StageFolder(out)).finished():
+        return
+    there = folder.read_result().get("settings", {})
+    if odd := [name for name in {**there, **settings} if there.get(name) != settings.get(name)]:
+        raise ConfigError(
+            f"{out} holds an evaluation with other settings ({', '.join(odd)}): name another folder, or remove it"
+        )
+
+
+def settings_of(model: Path, stage: EvalStage, temperatures: Sequence[float], seed: int) -> dict[str, Any]:
+    """What an evaluation's answers and verdicts depend on, but for the content of files; as plain values."""
+    chosen = stage.model_dump(mode="json", exclude={"batch_size", "temperature"})
+    return {"model": str(model.absolute()), **chosen, "temperatures": list(temperatures), "seed": seed}
+
+
 class EvaluationFailed(RuntimeError):
     """A worker of an evaluation ended with an error; the message is that of the error."""
 
@@ -106,6 +123,7 @@ def evaluate_tasks(
     for name, stage in config.stages.items():
         assert isinstance(stage, EvalStage)
         folder = _task_folder(config, name, out)
+        settings = settings_of(model, stage, temperatures, seed)
         problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
         if len(temperatures) > 1:
             require_halves(problems["problem_id"])
@@ -128,7 +146,7 @@ def evaluate_tasks(
             )
             for temperature in temperatures
         }
-        result: dict[str, Any] = {"task": name, "data_sha256": content_hash(problems)}
+        result: dict[str, Any] = {"task": name, "data_sha256": content_hash(problems), "settings": settings}
         if len(tables) == 1:
             result["modes"] = summarise(tables[temperatures[0]])
         else:
@@ -138,6 +156,16 @@ def evaluate_tasks(
         if folder is not None and is_first_rank():
             StageFolder(folder).write_result(result)
         yield name, result
+
+
+def refuse_other_evaluations(
+    model: Path, config: RunConfig, temperatures: Sequence[float], seed: int, out: Path
+) -> None:
+    """Raises ConfigError where a task's folder in ``out`` holds the result of other settings."""
+    for name, stage in config.stages.items():
+        assert isinstance(stage, EvalStage)
+        settings = settings_of(model, stage, temperatures, seed)
+        refuse_other_evaluation(_task_folder(config, name, out) or out, settings)
 
 
 def _task_folder(config: RunConfig, name: str, out: Path | None) -> Path | None:
@@ -230,6 +258,9 @@ def evaluate_file(
     """Judge other people's generations: the result, also written to ``out`` with ``generations.parquet``."""
     columns = read_map(field_map)
     settings = reward_settings(columns)
+    given = {"generations": str(path.absolute())}  # the same file may be judged again by another map
+    if out is not None:
+        refuse_other_evaluation(out, given)
     reward = load_reward(settings.use, settings.args)
     count_tokens = _token_counter(tokenizer) if tokenizer else None
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as place:
@@ -238,7 +269,7 @@ def evaluate_file(
         faults = judge_file(path, columns, reward, target, count_tokens=count_tokens, marker=marker)
         verdicts, differ = agreement(pq.read_table(target, columns=list(AGREEMENT)))
         result = {
-            "generations": str(path),
+            "settings": given,
             "modes": summarise(read_generations(target)),
             "verdicts": verdicts,
             "differ_first": differ,

@@ -101,7 +101,7 @@ class Reward:
             return self._call(given)
         except RewardError:
             raise
-        except Exception as error:  # whatever a user's function raises; SystemExit is how SIGTERM ends a command
+        except Exception as error:  # whatever a user's function raises
             return self._call_apart(given, error)
 
     def timed_verdicts(self, *args: Any, **columns: Any) -> tuple[list[Verdict], float]:
@@ -116,7 +116,7 @@ class Reward:
             return self._call(given)[0]
         except RewardError:
             raise
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             raise RewardError(
                 f"reward {self.name!r} raised {type(error).__name__}: {error}; it was tried on one row, "
                 f"with {', '.join(given)}"
@@ -151,7 +151,13 @@ class Reward:
         return given
 
     def _call(self, given: dict[str, Any]) -> list[Verdict]:
-        results, rows = _plain(_awaited(self.function(**{**given, **self.args}))), len(given["completions"])
+        rows = len(given["completions"])
+        try:
+            results = _plain(_awaited(self.function(**{**given, **self.args})))
+        except SystemExit as error:
+            if isinstance(error.code, int) and error.code > 128:  # a signal has ended the command
+                raise
+            raise RewardError(f"reward {self.name!r} called sys.exit({error.code!r})") from error
         if not isinstance(results, Sequence):
             raise RewardError(
                 f"reward {self.name!r} returned {type(results).__name__} for {rows} completions: expected a list"

@@ -204,7 +204,17 @@ def test_eval_grades_every_mode_and_keeps_the_answers(invoke, model, tmp_path):
     assert [line.split()[0] for line in out.splitlines()] == ["standard", "soft", "fused"]
     assert all("of 6, median length" in line for line in out.splitlines())
     assert list(read_json(tmp_path / "eval" / "result.json")["modes"]) == ["standard", "soft", "fused"]
-    assert (tmp_path / "eval" / "generations.parquet").is_file()
+    before = (tmp_path / "eval" / "generations.parquet").read_bytes()
+    again = ("eval", model, "--limit", 6, "--max-new-tokens", 4, "--out", tmp_path / "eval", "--batch-size", 2)
+    assert invoke(*again)[:2] == (0, out)  # nothing is decoded again, whatever the batch size
+    code, _, err = invoke(*again, "--samples", 2, "--temperature", 0.5)
+    assert code == 2
+    assert "holds an evaluation with other settings (samples, temperatures): name another folder" in err
+    (tmp_path / "theirs.jsonl").write_text('{"c": "\\\\boxed{1}", "a": "1"}\n')
+    file = ("eval", "--generations", tmp_path / "theirs.jsonl", "--map", "completion=c,answer=a", "--out")
+    assert invoke(*file, tmp_path / "eval")[0] == 2
+    assert (tmp_path / "eval" / "generations.parquet").read_bytes() == before
+    assert [invoke(*file, tmp_path / "theirs")[0] for _ in range(2)] == [0, 0]
 
 
 def test_several_tasks_their_prompts_and_the_comparison_of_their_results(invoke, model, tmp_path):

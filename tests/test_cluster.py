@@ -113,7 +113,7 @@ def deadly(prompts, completions, completion_ids, **columns):
 """
 
 
-def test_ray_tasks_grade_as_this_process_would(tmp_path):
+def test_ray_tasks_grade_as_this_process_would(tmp_path, caplog):
     (tmp_path / "own.py").write_text(REWARD)
     columns = {"prompts": ["p"] * 3, "completions": ["a", "0", "2"], "completion_ids": [[1]] * 3, "answer": ["a"] * 3}
     boxed = columns | {"completions": ["\\boxed{a}", "a", "\\boxed{\\frac{2}{4}}"], "answer": ["a", "a", "0.5"]}
@@ -126,6 +126,8 @@ def test_ray_tasks_grade_as_this_process_would(tmp_path):
         assert [verdict.score for verdict in reward("math").verdicts(**boxed)] == [1.0, 0.0, 1.0]
         own = reward(f"{tmp_path}/own.py:own").verdicts(**columns)
         assert [(verdict.score, verdict.error) for verdict in own] == [(1.0, None), (None, "raised"), (0.5, None)]
+        assert "own' raised on 1 of 3 completions" in caplog.text
+        assert "ZeroDivisionError" in caplog.text
         with pytest.raises(RewardError, match="returned 1 results for 3 completions"):
             reward(f"{tmp_path}/own.py:few").verdicts(**columns)
         lost = reward(f"{tmp_path}/own.py:deadly").verdicts(**columns)

@@ -253,3 +253,13 @@ def test_a_dry_call_is_one_row_and_names_what_was_raised(file):
         Reward("patient", patient).dry_call("p", "fail", gold="7")
     with pytest.raises(RewardError, match="returned 2 results for 1 completions"):
         load_reward(f"{file}:odd", {"result": [1.0, 1.0]}).dry_call("p", "c")
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, RewardError), (1, RewardError), (None, RewardError), (143, SystemExit)])
+def test_a_reward_that_exits_says_so_and_a_signal_still_ends_the_command(code, ends):
+    def leaves(prompts, completions, completion_ids, **columns):
+        raise SystemExit(code)
+
+    reward = Reward("leaves", leaves)
+    with pytest.raises(ends, match=str(code)):
+        reward(["p"], ["c"])
