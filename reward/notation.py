@@ -19,6 +19,7 @@ _SYMBOLS = str.maketrans(
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∈": r"\in ", "∪": r"\cup ", "∩": r"\cap ",
         "∞": r"\infty ", "π": r"\pi ", "θ": r"\theta ", "∅": r"\emptyset ", "±": r"\pm ", "∓": r"\mp ",
         "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+        **{chr(ord("０") + digit): str(digit) for digit in range(10)},
         "⁄": "/", "²": "^2", "³": "^3", "°": r"^\circ ", "，": ",", "（": "(", "）": ")", "：": ":",
     }
 )  # fmt: skip

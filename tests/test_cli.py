@@ -241,6 +241,7 @@ def test_several_tasks_their_prompts_and_the_comparison_of_their_results(invoke,
     result = read_json(tmp_path / "out" / "mine" / "result.json")
     assert (result["task"], len(result["data_sha256"])) == ("mine", 64)
     assert list(result["modes"]["soft"]["subject"]) == ["plus"]
+    assert "below it are" in invoke("compare", tmp_path / "out")[2]
     code, out, _ = invoke("compare", tmp_path / "out" / "mine", "--out", tmp_path / "compared.json")
     assert code == 0
     assert out.splitlines()[2].startswith("| standard → soft | mine | 3 | ")

@@ -158,6 +158,8 @@ PAIRS = [
     ("\\bm{x}+\\bm{1}", "x+1", True),
     ("\\mathbf{a}+\\mathbf{b}", "a+c", False),
     ("43_5.\\text{ units}", "43_5", True),
+    ("３５", "35", True),
+    ("３５", "36", False),
 ]
 
 

@@ -44,7 +44,11 @@ def _load(name: str) -> Side:
         path, mode = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
     file = path / "generations.parquet" if path.is_dir() else path
     if not file.is_file():
-        raise ValueError(f"no evaluation {name}: give a folder that holds generations.parquet, or such a file")
+        below = sorted(str(found.parent) for found in path.glob("*/generations.parquet"))
+        raise ValueError(
+            f"no evaluation {name}: give a folder that holds generations.parquet, or such a file"
+            + (f"; below it are {', '.join(below)}" if below else "")
+        )
     if file.suffix in (".jsonl", ".json", ".csv"):
         raise ValueError(f"{name} is not judged yet: fbt-rl eval --generations {name} --map ... --out FOLDER")
     table = read_generations(file, prompt=True)
