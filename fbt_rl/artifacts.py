@@ -23,6 +23,9 @@ from typing import Any
 from fbt_rl.config import RunConfig
 from reward.base import Verdict
 
+# (use, args, columns, cpus) -> a reward's verdicts; None: the process at work on them was lost.
+Remote = Callable[..., list[Verdict] | None]
+
 _CHECKPOINT_NAME = re.compile(r"step-(\d{6,})")
 
 
@@ -209,4 +212,4 @@ class StageContext:
     folder: StageFolder
     source: Path | None  # model folder to start from; None: a new model
     # Has a reward's verdicts computed elsewhere on the cluster (fbt_rl.cluster.remote_verdicts); None: by this process.
-    grade_remotely: Callable[..., list[Verdict] | None] | None = None
+    grade_remotely: Remote | None = None

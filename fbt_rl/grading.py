@@ -6,17 +6,14 @@ Either way grading goes on beside decoding where the reward allows it (:attr:`re
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from fbt_rl.artifacts import Remote
 from fbt_rl.config import RewardConfig
-from reward.base import Completion, Reward, Verdict
+from reward.base import Reward, Verdict
 from reward.load import load_reward
-
-# (use, args, columns, cpus) -> verdicts; None: the process at work on them was lost.
-Remote = Callable[..., list[Verdict] | None]
 
 _WAITING = 64  # remote calls that one rank waits for at a time
 
@@ -27,20 +24,13 @@ class RemoteReward(Reward):
 
     remote: Remote = field(kw_only=True)
 
-    def verdicts(
-        self,
-        prompts: Sequence[Any],
-        completions: Sequence[Completion],
-        completion_ids: Sequence[Sequence[int]] | None = None,
-        **columns: Any,
-    ) -> list[Verdict]:
-        """As for any reward; rows whose process was lost are not judged (``grader``)."""
-        given = self._given(prompts, completions, completion_ids, columns)
+    def _judge(self, given: dict[str, Any]) -> list[Verdict]:
+        """Rows whose process was lost are not judged (``grader``)."""
         args = self.args
         if "workers" in inspect.signature(self.function).parameters:
             args = {"workers": 1} | args  # unless the user wants more: calls are what runs side by side here
         found = self.remote(self.name, args, given, cpus=args.get("workers", 1))
-        return found or [Verdict(None, None, error="grader") for _ in completions]
+        return found or [Verdict(None, None, error="grader") for _ in given["completions"]]
 
 
 def load_stage_reward(config: RewardConfig, remote: Remote | None) -> Reward:

@@ -14,13 +14,13 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fbt_rl.artifacts import RunFolder, StageContext, StageFolder, write_text
+from fbt_rl.artifacts import Remote, RunFolder, StageContext, StageFolder, write_text
 from fbt_rl.config import RunConfig
 from fbt_rl.lock import lock
 
@@ -95,7 +95,7 @@ def _run_stage(assignment: Assignment, name: str, function: str, folder: StageFo
         _clean_slate(environment)
 
 
-def _grade_remotely(config: RunConfig) -> Callable[..., Any] | None:
+def _grade_remotely(config: RunConfig) -> Remote | None:
     if config.resources.grading == "node":
         return None
     from fbt_rl.cluster import remote_verdicts

@@ -96,13 +96,7 @@ class Reward:
         Where the function raises it is asked again row by row (group by group, if it is group-aware); rows on
         which it raises again have no score but the error ``raised``, and the log has the first traceback.
         """
-        given = self._given(prompts, completions, completion_ids, columns)
-        try:
-            return self._call(given)
-        except RewardError:
-            raise
-        except Exception as error:  # whatever a user's function raises
-            return self._call_apart(given, error)
+        return self._judge(self._given(prompts, completions, completion_ids, columns))
 
     def timed_verdicts(self, *args: Any, **columns: Any) -> tuple[list[Verdict], float]:
         """:meth:`verdicts`, and the seconds that they took."""
@@ -149,6 +143,14 @@ class Reward:
                 f"reward {self.name!r} needs the column {', '.join(sorted(missing))}; given: {', '.join(given)}"
             )
         return given
+
+    def _judge(self, given: dict[str, Any]) -> list[Verdict]:
+        try:
+            return self._call(given)
+        except RewardError:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            return self._call_apart(given, error)
 
     def _call(self, given: dict[str, Any]) -> list[Verdict]:
         rows = len(given["completions"])

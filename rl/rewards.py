@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from fbt_rl.artifacts import Remote
 from fbt_rl.config import LengthConfig, RewardConfig
-from fbt_rl.grading import Remote, grading_threads, load_stage_reward
+from fbt_rl.grading import grading_threads, load_stage_reward
 from reward.base import Reward, RewardError, Verdict
 from reward.length import LENGTH_REWARDS
 

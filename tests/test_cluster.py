@@ -124,6 +124,9 @@ def test_ray_tasks_grade_as_this_process_would(tmp_path, caplog):
     with Cluster():
         assert reward("math").verdicts(**boxed) == reward("math", None).verdicts(**boxed)
         assert [verdict.score for verdict in reward("math").verdicts(**boxed)] == [1.0, 0.0, 1.0]
+        programs = {"completions": ["def f(x): return x + 1", "import os; os._exit(0)", "def f(x: 1"]}
+        code = reward("code").verdicts(**columns | programs, tests=[["assert f(1) == 2"]] * 3)
+        assert [(verdict.score, verdict.error) for verdict in code] == [(1.0, None), (0.0, "ok"), (0.0, "SyntaxError")]
         own = reward(f"{tmp_path}/own.py:own").verdicts(**columns)
         assert [(verdict.score, verdict.error) for verdict in own] == [(1.0, None), (None, "raised"), (0.5, None)]
         assert "own' raised on 1 of 3 completions" in caplog.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +82,7 @@ class Answerer:
                     seed=self.seed,
                     row_keys=[index * MAX_SAMPLES + sample for index in batch for sample in range(samples)],
                     batch_size=batch_size,
-                    stopped=self._stopped if self.stop else None,
+                    stopped=stop_check(self.tokenizer, self.stop),
                     on_end=lambda *_: progress.advance(),
                 )
                 seconds = (time.perf_counter() - began) / len(completions)
@@ -95,16 +95,6 @@ class Answerer:
                     self._grade(mode, batch, completions, seconds, shard)
             for graded in grading:
                 graded.result()
-
-    def _stopped(self, token_ids: list[int]) -> bool:
-        """Whether the answer so far has a stop text; asked every few tokens, so in its last ones."""
-        longest = max(len(text.encode()) for text in self.stop)  # no token is less than a byte
-        tail = token_ids[-longest - STOP_CHECK_EVERY :]
-        return self._ends(tail) and (len(tail) == len(token_ids) or self._ends(token_ids))
-
-    def _ends(self, token_ids: list[int]) -> bool:
-        text: Any = self.tokenizer.decode(token_ids, skip_special_tokens=True)
-        return before_stop(text, self.stop) != text
 
     def _grade(self, mode: Mode, batch: list[int], completions: list[Completion], seconds: float, shard: Path) -> None:
         """Judge a batch's answers and write them to ``shard``; ``seconds`` is what decoding took for each."""
@@ -165,6 +155,20 @@ class Answerer:
     def _count(self, texts: list[str]) -> list[int]:
         ids: Any = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return list(map(len, ids))
+
+
+def stop_check(tokenizer: Any, stop: Sequence[str]) -> Callable[[list[int]], bool] | None:
+    """For ``decode``: whether an answer so far has one of the texts ``stop``; None where there are none."""
+    if not stop:
+        return None
+    # It is asked every few tokens, so it looks at the last ones first; no token is less than a byte.
+    window = max(len(text.encode()) for text in stop) + STOP_CHECK_EVERY
+
+    def ends(token_ids: list[int]) -> bool:
+        text = tokenizer.decode(token_ids, skip_special_tokens=True)
+        return before_stop(text, stop) != text
+
+    return lambda token_ids: ends(token_ids[-window:]) and ends(token_ids)
 
 
 class Progress:

@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 
 from fbt_rl.config import Mode
 from fbt_rl.decoding import SamplingParams, decode, pad_left
+from fbt_rl.evaluation.answering import stop_check
 from fbt_rl.evaluation.evaluate import default_device, eos_token_ids
 from fbt_rl.evaluation.table import before_stop
 from fbt_rl.model import is_fbt, load_model
@@ -183,10 +184,6 @@ class FBTHarness(TemplateLM):
                 def ended(*_: Any) -> None:
                     bar.update()
 
-                def stopped(token_ids: list[int], stops: tuple[str, ...] = stops) -> bool:
-                    text = self.tokenizer.decode(token_ids, skip_special_tokens=True)
-                    return before_stop(text, stops) != text
-
                 completions = decode(
                     self.model,
                     [prompt[-room:] for prompt in prompts],
@@ -194,7 +191,7 @@ class FBTHarness(TemplateLM):
                     seed=self.seed,
                     row_keys=indices,
                     batch_size=self.batch_size,
-                    stopped=stopped if stops else None,
+                    stopped=stop_check(self.tokenizer, stops),
                     on_end=ended,
                 )
                 for index, completion in zip(indices, completions, strict=True):
