@@ -1,0 +1,1 @@
+"""Statistics of tables of answers: pure functions, without models."""

@@ -1,0 +1,1 @@
+"""Files of answers that other systems wrote."""

@@ -1,0 +1,1 @@
+"""Problem sets, tables of rows and tokenizers."""

@@ -1,0 +1,1 @@
+"""Grading mathematical answers."""
