@@ -272,7 +272,7 @@ def test_grading_works_in_threads():
 
 def test_plain_numbers_need_neither_sympy_nor_a_worker():
     code = (
-        "import sys; from reward import math_reward, pool;"
+        "import sys; from reward import math_reward; from reward.math import pool;"
         "assert math_reward([''] * 2, ['\\\\boxed{8}', '\\\\boxed{1/2}'], answer=['8', '0.25']) == [1, 0];"
         "assert not {'sympy', 'torch', 'ray'} & set(sys.modules); assert not pool.worker_pids()"
     )
