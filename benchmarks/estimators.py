@@ -112,29 +112,30 @@ def sample_batches(model: Any, folder: Path, mode: Mode, count: int, rows: int) 
         pad_token_id=tokenizer.pad_token_id,
         seed=1,
     )
-    texts = tokenizer.batch_decode(rollouts.token_ids, skip_special_tokens=True)
+    lengths = rollouts["completion_mask"].sum(1)
+    token_ids = [row[:n].tolist() for row, n in zip(rollouts["completion_ids"], lengths.tolist(), strict=True)]
+    truncated = [row[-1] != tokenizer.eos_token_id for row in token_ids]
+    texts = tokenizer.batch_decode(token_ids, skip_special_tokens=True)
     columns = {name: [value for value in problems[name] for _ in range(GROUP)] for name in ("prompt", "answer")}
     judge = StageRewards([RewardConfig(args={"numeric": True})], LengthConfig(), GROUP)
-    judged = judge(columns.pop("prompt"), texts, rollouts.token_ids, rollouts.truncated, **columns)
+    judged = judge(columns.pop("prompt"), texts, token_ids, truncated, **columns)
     rewards = torch.tensor([judgement.reward for judgement in judged], dtype=torch.float64)
     advantages = group_advantages(rewards, GROUP)
-    lengths = rollouts.completion_mask.sum(1)
-    fits = (lengths >= SHORTEST) & ~torch.tensor(rollouts.truncated)
+    fits = (lengths >= SHORTEST) & ~torch.tensor(truncated)
     chosen = fits.nonzero()[:, 0]
     chosen = chosen[torch.randperm(len(chosen), generator=torch.Generator().manual_seed(1))]
     if len(chosen) < count * rows:
         raise SystemExit(f"only {len(chosen)} rollouts have {SHORTEST} to {LONGEST} tokens; {count * rows} are needed")
-    assert rollouts.latents is not None
     batches = []
     for part in chosen[: count * rows].view(count, rows):
         longest = int(lengths[part].max())
         batches.append(
             Batch(
-                rollouts.prompt_ids[part],
-                rollouts.prompt_mask[part],
-                rollouts.completion_ids[part, :longest],
-                rollouts.completion_mask[part, :longest],
-                rollouts.latents[part, :longest],
+                rollouts["prompt_ids"][part],
+                rollouts["prompt_mask"][part],
+                rollouts["completion_ids"][part, :longest],
+                rollouts["completion_mask"][part, :longest],
+                rollouts["latents"][part, :longest],
                 advantages[part],
             )
         )

@@ -1,22 +1,104 @@
-"""What one rank samples and has judged: its share of a batch of rollouts, and of the held-out problems."""
+"""What one rank samples and has judged: its share of a batch of rollouts, and of the held-out problems.
+
+With dynamic sampling, groups that teach nothing give way to those of fresh prompts (METHOD 2.5; DAPO, Yu et al. 2025).
+A batch has one place for each of its groups, counted over all ranks. Which prompt comes to a place at which attempt,
+and what is sampled of it, depends on the batch, the place and the attempt only: the batch is the same on any number of
+ranks, and each rank fills its own places without asking the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fbt_rl.config import RLStage
 from fbt_rl.decoding import Completion, SamplingParams, decode
+from reward.base import NOT_FINITE, RAISED
 from reward.reasoning import reasoning_tokens
-from rl.dynamic import Groups, Problem, draw_groups
+from rl.monitor import Outcomes
 from rl.record import rollout_rows
-from rl.rewards import Asked, Judgement, StageRewards
+from rl.rewards import OUT_OF_BOUNDS, Asked, Judgement, StageRewards
 from rl.rollout import sample_completions, sampling_seed
 
+Problem = dict[str, Any]
 _NOT_FOR_REWARDS = ("prompt", "prompt_ids", "completion")  # columns; the last is a worked solution
+
+
+@dataclass
+class Groups:
+    """Whole groups of G samples of a prompt, side by side; of M places."""
+
+    problems: list[Problem]  # M
+    completions: list[Completion]  # M * G
+    judgements: list[Judgement]  # M * G
+    attempts: list[int]  # M: fresh prompts that each place has been given
+    first_correct: list[float]  # M * G: correctness of the samples drawn first, before any place was given another
+
+    def outcomes(self, device: torch.device) -> Outcomes:
+        """One row a sample."""
+        group_size = len(self.completions) // len(self.problems)
+        errors = [judgement.errors for judgement in self.judgements]
+        columns = {
+            "rewards": [judgement.reward for judgement in self.judgements],
+            "correct": [judgement.correct for judgement in self.judgements],
+            "lengths": [len(completion.token_ids) for completion in self.completions],
+            "truncated": [completion.truncated for completion in self.completions],
+            "not_finite": [NOT_FINITE in kinds for kinds in errors],
+            "out_of_bounds": [OUT_OF_BOUNDS in kinds for kinds in errors],
+            "raised": [RAISED in kinds for kinds in errors],
+            "attempts": [attempts for attempts in self.attempts for _ in range(group_size)],
+            "first_correct": self.first_correct,
+        }
+        return Outcomes(
+            **{name: torch.tensor(values, dtype=torch.float64, device=device) for name, values in columns.items()}
+        )
+
+
+def degenerate(correct: Sequence[float], group_size: int) -> list[bool]:
+    """For each group, whether its judged samples are all right, all wrong, or none.
+
+    ``correct`` has 1, 0 or NaN (not judged) for every sample. The shaped reward has no say: lengths
+    differ in nearly every group, and would keep those whose answers are all right.
+    """
+    groups = [correct[start : start + group_size] for start in range(0, len(correct), group_size)]
+    return [len({value for value in group if not math.isnan(value)}) < 2 for group in groups]
+
+
+def draw_groups(
+    problems: Sequence[Problem],
+    roll_out: Callable[[Sequence[Problem], Sequence[int], int], tuple[list[Completion], list[Judgement]]],
+    fresh: Callable[[int, int], Problem],
+    *,
+    group_size: int,
+    max_resamples: int,
+) -> Groups:
+    """Sample and judge a group of each of ``problems``, then up to ``max_resamples`` times those that are degenerate.
+
+    ``roll_out(problems, places, attempt)`` samples and judges whole groups, ``fresh(place, attempt)`` names the
+    problem that a place goes on with; ``attempt`` is 0 at first.
+    """
+    completions, judgements = roll_out(problems, range(len(problems)), 0)
+    first_correct = [judgement.correct for judgement in judgements]
+    groups = Groups(list(problems), completions, judgements, [0] * len(problems), first_correct)
+    for attempt in range(1, max_resamples + 1):
+        flags = degenerate([judgement.correct for judgement in groups.judgements], group_size)
+        places = [place for place, flag in enumerate(flags) if flag]
+        if not places:
+            break
+        problems = [fresh(place, attempt) for place in places]
+        completions, judgements = roll_out(problems, places, attempt)
+        for index, place in enumerate(places):
+            old, new = (slice(start * group_size, (start + 1) * group_size) for start in (place, index))
+            groups.problems[place] = problems[index]
+            groups.completions[old] = completions[new]
+            groups.judgements[old] = judgements[new]
+            groups.attempts[place] = attempt
+    return groups
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,24 @@
 
 Each returns plain numbers or sums that add up over micro-batches and ranks. Everything is measured
 at the behaviour weights, that is before the first update on a batch.
-Letters: B rollouts, N completion columns, D hidden width.
+Letters: B rollouts, P and N prompt and completion columns, D hidden width.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from fbt_rl.config import Mode
+from fbt_rl.config.rl import JacobiScorer
+from rl.rollout import Batch
+from rl.scoring import scoring_inputs
 
 _RATIO_LOW, _RATIO_HIGH = 0.8, 1.2
 _MAX_LOG_RATIO = 20.0  # keeps exp() finite where a token has become impossible
@@ -32,6 +38,12 @@ class Outcomes:
     raised: Tensor  # (B,), 1 or 0: a reward raised an exception
     attempts: Tensor  # (B,), fresh prompts that the row's group has been given
     first_correct: Tensor  # (B,), as correct, of the rollouts drawn first
+
+    def of_all_ranks(self, gather: Callable[[Tensor], Tensor]) -> Outcomes:
+        """``gather`` puts the rows of all ranks one after another, in one call."""
+        names = [field.name for field in fields(self)]
+        table = gather(torch.stack([getattr(self, name) for name in names], dim=1))
+        return Outcomes(**dict(zip(names, table.unbind(1), strict=True)))
 
     def metrics(self, degenerate: Tensor) -> dict[str, float]:
         """Means over the rows that could be judged (length and truncation: over all); NaN over none.
@@ -58,10 +70,24 @@ class Outcomes:
         }
 
 
+class Mismatch(NamedTuple):
+    """Of the tokens of one micro-batch: sums, and the largest difference; tensors () or plain numbers."""
+
+    tokens: Any
+    absolute: Any  # |difference of log-probs|
+    k3: Any
+    outside: Any  # ratios outside the bounds
+    mass: Any  # ratios
+    squares: Any  # squared ratios
+    distance: Any  # squared, of replayed and recorded states
+    norm: Any  # squared, of recorded states
+    largest: Any
+
+
 def mismatch_sums(
     rollout: Tensor, training: Tensor, mask: Tensor, latents: Tensor | None = None, states: Tensor | None = None
 ) -> Tensor:
-    """What :func:`mismatch_metrics` needs of one micro-batch: sums, and a maximum last; (9,) float64.
+    """:class:`Mismatch` of one micro-batch as one tensor (9,), float64.
 
     ``rollout`` and ``training`` are log-probs (B, N) of the sampled tokens when sampled and as scored
     for the loss; ``latents`` and ``states`` (B, N, D) the recorded states and the replayed ones.
@@ -74,18 +100,18 @@ def mismatch_sums(
     if latents is not None and states is not None:
         recorded = latents[mask].double()
         distance, norm = (states[mask].double() - recorded).square().sum(), recorded.square().sum()
-    values = [
-        mask.sum(),
-        log_ratio.abs().sum(),
-        (ratio - 1 - log_ratio).sum(),
-        ratio[outside].sum(),
-        ratio.sum(),
-        ratio.square().sum(),
-        distance,
-        norm,
-        log_ratio.abs().max() if len(log_ratio) else torch.zeros((), device=mask.device),
-    ]
-    return torch.stack([value.double() for value in values])
+    sums = Mismatch(
+        tokens=mask.sum(),
+        absolute=log_ratio.abs().sum(),
+        k3=(ratio - 1 - log_ratio).sum(),
+        outside=ratio[outside].sum(),
+        mass=ratio.sum(),
+        squares=ratio.square().sum(),
+        distance=distance,
+        norm=norm,
+        largest=log_ratio.abs().max() if len(log_ratio) else torch.zeros((), device=mask.device),
+    )
+    return torch.stack([value.double() for value in sums])
 
 
 def mismatch_metrics(parts: Tensor) -> dict[str, float]:
@@ -95,16 +121,51 @@ def mismatch_metrics(parts: Tensor) -> dict[str, float]:
     the ratio's mass outside [0.8, 1.2], ``effective_sample_size`` is (Σw)² / (n Σw²) with w the ratio,
     ``residual`` the relative distance of the replayed states from the recorded ones (NaN: no states).
     """
-    count, absolute, k3, outside, mass, squares, distance, norm = parts[:, :-1].sum(0).tolist()
-    count = max(count, 1.0)
+    sums, largest = Mismatch(*parts.sum(0).tolist()), Mismatch(*parts.unbind(1)).largest.max().item()
+    count = max(sums.tokens, 1.0)
     return {
-        "logprob_mismatch_mean": absolute / count,
-        "logprob_mismatch_max": parts[:, -1].max().item(),
-        "kl_rollout_train": k3 / count,
-        "ratio_outside": outside / mass if mass else 0.0,
-        "effective_sample_size": mass**2 / (count * squares) if squares else 1.0,
-        "residual": math.sqrt(distance / norm) if norm else math.nan,
+        "logprob_mismatch_mean": sums.absolute / count,
+        "logprob_mismatch_max": largest,
+        "kl_rollout_train": sums.k3 / count,
+        "ratio_outside": sums.outside / sums.mass if sums.mass else 0.0,
+        "effective_sample_size": sums.mass**2 / (count * sums.squares) if sums.squares else 1.0,
+        "residual": math.sqrt(sums.distance / sums.norm) if sums.norm else math.nan,
     }
+
+
+# --- payload dependence --------------------------------------------------------------------------
+# What the carried states are worth is measured, again and again, on one fixed batch of rollouts. Only its tokens are
+# kept. Their states are made anew with the weights of the day, by Jacobi passes from plain completions, as in training
+# (METHOD 1.3): recorded ones would be another model's after a while.
+
+PROBE_PASSES = 4
+ProbeRow = tuple[list[int], list[int]]  # prompt and completion, unpadded
+
+
+def probe_rows(batch: Batch, rows: int) -> list[ProbeRow]:
+    """The tokens of the first ``rows`` rollouts of a batch, as they are kept in a checkpoint."""
+
+    def unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
+        return [row[kept].tolist() for row, kept in zip(ids[:rows], mask[:rows].bool(), strict=True)]
+
+    prompts = unpadded(batch["prompt_ids"], batch["prompt_mask"])
+    completions = unpadded(batch["completion_ids"], batch["completion_mask"])
+    return list(zip(prompts, completions, strict=True))
+
+
+@torch.no_grad()
+def jacobi_states(body: Callable[..., Any], mode: Mode, batch: Batch, passes: int = PROBE_PASSES) -> Tensor:
+    """The states (B, N, D) that produce each completion token, approached in ``passes`` passes of ``body``.
+
+    The first pass is plain on completions; prompts are as decoding in ``mode`` has them in every pass.
+    """
+    prompt_mask, count = batch["prompt_mask"], batch["completion_mask"].shape[1]
+    states = body(
+        input_ids=torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+        attention_mask=torch.cat([prompt_mask, batch["completion_mask"]], dim=1),
+        **scoring_inputs(JacobiScorer(passes=passes), mode, prompt_mask, count),
+    ).last_hidden_state
+    return states[:, prompt_mask.shape[1] - 1 : -1]
 
 
 def swapped_latents(latents: Tensor, lengths: Tensor) -> Tensor:
@@ -128,6 +189,9 @@ def payload_sums(score: Callable[[Tensor], Tensor], latents: Tensor, mask: Tenso
     return torch.stack([*lost, counted.sum()]).double()
 
 
+# --- gradients and weights ------------------------------------------------------------------------
+
+
 def policy_gradient(
     score: Callable[[int], Tensor], passes: int, weights: Tensor, parameters: Sequence[Tensor]
 ) -> Tensor:
@@ -144,3 +208,17 @@ def gradient_cosines(gradients: Sequence[Tensor]) -> dict[str, float]:
         norms = first.norm() * second.norm()
         cosines[f"gradient_cosine_{i}_{j}"] = (first @ second / norms).item() if norms > 0 else math.nan
     return cosines
+
+
+def feedback_norms(policy: nn.Module, distribution: Any) -> dict[str, float]:
+    """Frobenius norms of the feedback's matrices that are trained: W_U is ``value``, W_G ``gate``.
+
+    ``distribution`` is TRL's, which gathers parameters where they are spread.
+    """
+    matrices = {
+        name.split(".")[-2].removesuffix("_proj"): parameter
+        for name, parameter in policy.named_parameters()
+        if "feedback" in name and parameter.requires_grad
+    }
+    with distribution.gather_params(list(matrices.values())):
+        return {f"norm_{name}": matrix.detach().norm().item() for name, matrix in matrices.items()}

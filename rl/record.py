@@ -6,13 +6,15 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fbt_rl.config import Mode
-from rl.dynamic import Groups
+
+if TYPE_CHECKING:  # which writes its rows by this module
+    from rl.collector import Groups
 
 SCHEMA = pa.schema(
     [

@@ -7,7 +7,6 @@ the left), N completion columns (padded on the right, to the longest completion)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,34 +17,15 @@ from transformers import PreTrainedModel
 from fbt_rl.config import RLStage
 from fbt_rl.decoding import Completion, OnEnd, SamplingParams, decode
 
-Batch = dict[str, Tensor]  # what the loss is computed from; tensors without dimensions are of the whole batch
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """One rank's rollouts of one step; row r is sample ``r % G`` of prompt ``r // G``."""
-
-    prompt_ids: Tensor  # (B, P)
-    prompt_mask: Tensor  # (B, P), 1 on tokens
-    completion_ids: Tensor  # (B, N), with the EOS of a finished completion
-    completion_mask: Tensor  # (B, N), 1 on tokens
-    log_probs: Tensor  # (B, N), under the distribution sampled from; 0 on padding
-    latents: Tensor | None  # (B, N, D) in the model's dtype on the host; None: none were kept; 0 on padding
-    token_ids: list[list[int]]  # the completions, unpadded
-    truncated: list[bool]  # cut at max_new_tokens, without an EOS
-
-    def batch(self, counted: Tensor) -> Batch:
-        """What the loss reads of them; ``counted`` (B,) says which rows have a part in it."""
-        batch = {
-            "prompt_ids": self.prompt_ids,
-            "prompt_mask": self.prompt_mask,
-            "completion_ids": self.completion_ids,
-            "completion_mask": self.completion_mask,
-            # TRL's name for the tokens that count in the loss: none of a completion that could not be judged.
-            "tool_mask": self.completion_mask * counted[:, None],
-            "rollout_log_probs": self.log_probs,
-        }
-        return batch if self.latents is None else batch | {"latents": self.latents}
+# One rank's rollouts of one step and what else the loss is computed from, by name; row r is sample r % G of prompt
+# r // G. Tensors without dimensions are of the whole batch. From :func:`lay_out`:
+#   prompt_ids, prompt_mask (B, P), completion_ids, completion_mask (B, N): masks are 1 on tokens, EOS among them
+#   rollout_log_probs (B, N): under the distribution sampled from; 0 on padding
+#   latents (B, N, D): in the model's dtype, on the host; absent where none were kept; 0 on padding
+# From the trainer: counted (B, N), 1 on tokens with a part in the loss; advantages (B,); policy_step, counted_tokens,
+# kept_share (); and where asked for importance, old_log_probs, reference_log_probs, standard_mask (B, N) and
+# standard_tokens ().
+Batch = dict[str, Tensor]
 
 
 def sampling_seed(seed: int, batch: int, attempt: int = 0) -> int:
@@ -93,7 +73,7 @@ def sample_rollouts(
     pad_token_id: int,
     seed: int,
     first_row: int = 0,
-) -> Rollouts:
+) -> Batch:
     """:func:`sample_completions` laid out; ``first_row`` is the place of the first row in the batch of all ranks."""
     each = [prompt for prompt in prompts for _ in range(stage.group_size)]
     rows = range(first_row, first_row + len(each))
@@ -103,7 +83,7 @@ def sample_rollouts(
 
 def padded(
     prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad_token_id: int, device: torch.device
-) -> dict[str, Tensor]:
+) -> Batch:
     """``prompt_ids``, ``prompt_mask`` (B, P), padded on the left; ``completion_ids``, ``completion_mask`` (B, N)."""
     columns = {}
     for name, rows, side in (("prompt", prompts, "left"), ("completion", completions, "right")):
@@ -115,17 +95,12 @@ def padded(
 
 def lay_out(
     prompts: Sequence[Sequence[int]], completions: Sequence[Completion], pad_token_id: int, device: torch.device
-) -> Rollouts:
+) -> Batch:
     """Tensors of ``completions``, ``prompts`` (one a completion) and what was recorded of each."""
-    token_ids = [completion.token_ids for completion in completions]
+    batch = padded(prompts, [completion.token_ids for completion in completions], pad_token_id, device)
+    batch["rollout_log_probs"] = pad_sequence([completion.logprobs.float() for completion in completions], True)
     latents = [completion.latents for completion in completions if completion.latents is not None]
-    return Rollouts(
-        **padded(prompts, token_ids, pad_token_id, device),
-        log_probs=pad_sequence([completion.logprobs.float() for completion in completions], True),
-        latents=on_host(latents) if latents else None,
-        token_ids=token_ids,
-        truncated=[completion.truncated for completion in completions],
-    )
+    return batch | {"latents": on_host(latents)} if latents else batch
 
 
 def on_host(latents: Sequence[Tensor]) -> Tensor:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ from torch import Tensor, nn
 
 from fbt_rl.config import Mode
 from fbt_rl.config.rl import ScorerConfig
+from fbt_rl.training.rows import IGNORED
+from rl.rollout import Batch
 
 _PARTS, _PART_ROWS = 4, 16  # a batch is scored in up to so many parts of at least so many rows
 
@@ -78,89 +81,86 @@ def scoring_inputs(
     return inputs | {"latents": latents, "num_passes": 1 + scorer.passes, "anchor_latents": anchored}
 
 
-class Scorer:
-    """Stands in for the model where TRL computes log-probs: adds the scorer's arguments to every call.
+@dataclass(frozen=True)
+class Scores:
+    """What scoring a batch gives; ``states[:, j]`` compares with ``latents[:, j]``."""
 
-    Rows of like length are scored together, each part padded to its own longest completion only. Latents
-    may lie on the host; each part's are moved to the device when it is scored. After the call
-    ``log_probs`` (B, N) and, in a mode with feedback, ``states`` (B, N, D) hold what was computed, without
-    gradient, for the monitors: ``states[:, j]`` compares with ``latents[:, j]``.
+    log_probs: Tensor  # (B, N), of the sampled tokens, under the distribution they were sampled from
+    entropy: Tensor  # (B, N), of that distribution
+    states: Tensor | None  # (B, N, D), without gradient; None in mode standard
+
+
+def score(
+    model: Callable[..., Any],
+    body: nn.Module,
+    mode: Mode,
+    scorer: ScorerConfig,
+    batch: Batch,
+    *,
+    policy_step: int,
+    anchored: bool,
+) -> Scores:
+    """Score the rollouts of ``batch`` by ``model``, of which ``body`` is the module whose states its head reads.
+
+    Rows of like length are scored together, each part padded to its own longest completion only. Latents may lie
+    on the host; each part's are moved to the device when it is scored. ``policy_step`` is that of the weights that
+    the batch's rollouts are taken to be sampled by, ``anchored`` as in :func:`scoring_inputs`. Raises ValueError if
+    the batch carries another policy step.
     """
-
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        body: nn.Module,
-        mode: Mode,
-        scorer: ScorerConfig,
-        batch: dict[str, Tensor],
-        *,
-        policy_step: int,
-        anchored: bool,
-    ):
-        """``policy_step``: of the weights that the batch's rollouts are taken to be sampled by.
-
-        Raises ValueError if the batch carries another one.
-        """
-        recorded = int(batch["policy_step"])
-        if recorded != policy_step:
-            raise ValueError(
-                f"these rollouts and their latents were recorded at policy step {recorded}, but are to be scored as "
-                f"rollouts of policy step {policy_step}"
+    recorded = int(batch["policy_step"])
+    if recorded != policy_step:
+        raise ValueError(
+            f"these rollouts and their latents were recorded at policy step {recorded}, but are to be scored as "
+            f"rollouts of policy step {policy_step}"
+        )
+    input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    attention_mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    lengths, prompt, columns = batch["completion_mask"].sum(1), batch["prompt_ids"].shape[1], input_ids.shape[1]
+    latents = batch.get("latents") if scorer.use == "replay" else None
+    labels = input_ids.masked_fill(attention_mask == 0, IGNORED)
+    labels[:, :prompt] = IGNORED
+    order = lengths.argsort(stable=True)
+    parts = order.chunk(max(1, min(_PARTS, len(order) // _PART_ROWS)))
+    counts = torch.stack([lengths[part[-1]] for part in parts])
+    longest = _longest_of_ranks(counts) if scorer.use == "sequential" else counts
+    scored: list[list[Tensor]] = []
+    for part, count, most in zip(parts, counts.tolist(), longest.tolist(), strict=True):
+        width = prompt + count
+        recorded = None if latents is None else _rows_on(latents, part, count, input_ids.device)
+        inputs = scoring_inputs(
+            scorer, mode, batch["prompt_mask"][part], count, recorded, anchored=anchored, longest=most
+        )
+        with _states_of(body) as states:
+            output = model(
+                input_ids=input_ids[part, :width],
+                attention_mask=attention_mask[part, :width],
+                labels=labels[part, :width],
+                fused_lm_head=True,  # TRL's: log-probs and entropies (B, T - 1) without (B, T, V) logits
+                **inputs,
             )
-        self._model = model
-        self._body = body  # the module whose last_hidden_state the LM head reads
-        self._mode: Mode = mode
-        self._scorer: ScorerConfig = scorer
-        self._anchored = anchored
-        self._prompt_mask = batch["prompt_mask"]
-        self._lengths = batch["completion_mask"].sum(1)
-        self._latents = batch.get("latents") if scorer.use == "replay" else None
-        self.log_probs: Tensor
-        self.states: Tensor | None = None
+        found = [output.log_probs[:, prompt - 1 :], output.entropy[:, prompt - 1 :]]
+        if inputs:
+            found.append(states[0][:, prompt - 1 : -1])
+        scored.append([_widened(values, columns - prompt) for values in found])
+    back = order.argsort()
+    log_probs, entropy, *states = (torch.cat(values)[back] for values in zip(*scored, strict=True))
+    return Scores(log_probs, entropy, states[0] if states else None)
 
-    def __call__(self, *, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, **options: Any) -> Any:
-        """The model's output with ``log_probs`` and ``entropy`` (B, T - 1) in the order of the rows."""
-        rows, columns = input_ids.shape
-        prompt = self._prompt_mask.shape[1]
-        order = self._lengths.argsort(stable=True)
-        parts = order.chunk(max(1, min(_PARTS, rows // _PART_ROWS)))
-        counts = torch.stack([self._lengths[part[-1]] for part in parts])
-        longest = _longest_of_ranks(counts) if self._scorer.use == "sequential" else counts
-        outputs, states = [], []
-        for part, count, most in zip(parts, counts.tolist(), longest.tolist(), strict=True):
-            width = prompt + count
-            latents = None if self._latents is None else _rows_on(self._latents, part, count, input_ids.device)
-            inputs = scoring_inputs(
-                self._scorer, self._mode, self._prompt_mask[part], count, latents, anchored=self._anchored, longest=most
-            )
-            with self._states_kept() as kept:
-                output = self._model(
-                    input_ids=input_ids[part, :width],
-                    attention_mask=attention_mask[part, :width],
-                    labels=labels[part, :width],
-                    **inputs,
-                    **options,
-                )
-            outputs.append(
-                [nn.functional.pad(value, (0, columns - width)) for value in (output.log_probs, output.entropy)]
-            )
-            if inputs:
-                states.append(nn.functional.pad(kept[0][:, prompt - 1 : -1], (0, 0, 0, columns - width)))
-        back = order.argsort()
-        log_probs, entropy = (torch.cat(values)[back] for values in zip(*outputs, strict=True))
-        self.log_probs = log_probs[:, prompt - 1 :].detach()
-        self.states = torch.cat(states)[back] if states else None
-        return type(output)(log_probs=log_probs, entropy=entropy)
 
-    @contextmanager
-    def _states_kept(self) -> Iterator[list[Tensor]]:
-        kept: list[Tensor] = []
-        handle = self._body.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state.detach()))
-        try:
-            yield kept
-        finally:
-            handle.remove()
+@contextmanager
+def _states_of(body: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects the last hidden states of every call of ``body``."""
+    kept: list[Tensor] = []
+    handle = body.register_forward_hook(lambda _, __, output: kept.append(output.last_hidden_state.detach()))
+    try:
+        yield kept
+    finally:
+        handle.remove()
+
+
+def _widened(values: Tensor, columns: int) -> Tensor:
+    """``values`` (B, C, ...) with zeros on the right, up to (B, columns, ...)."""
+    return nn.functional.pad(values, (*(0, 0) * (values.dim() - 2), 0, columns - values.shape[1]))
 
 
 def _rows_on(latents: Tensor, rows: Tensor, count: int, device: torch.device) -> Tensor:

@@ -22,7 +22,7 @@ from fbt_rl.model import is_fbt, load_model
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.rows import ShuffledRows
-from rl.dynamic import Problem
+from rl.collector import Problem
 from rl.rewards import StageRewards
 from rl.saved import BatchSaved, check_batch
 from rl.trainer import RolloutTrainer

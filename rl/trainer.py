@@ -1,8 +1,8 @@
-"""GRPO under latent feedback: TRL's loop and loss, with rollouts, rewards and scoring of our own.
+"""GRPO under latent feedback: TRL's loop, with rollouts, rewards, scoring and loss of our own.
 
-Two of TRL's methods are replaced: how a batch is made (decode, judge, centre), and what its loss
-calls as the model (:class:`~rl.scoring.Scorer`). The order of prompts, micro-batches, repeated
-updates, clipping and normalisation stay TRL's.
+Two of TRL's methods are replaced: how a batch is made (decode, judge, centre), and the loss of a micro-batch
+(:mod:`rl.scoring`, :mod:`rl.loss`). The order of prompts, micro-batches, repeated updates, gradient clipping and
+logging stay TRL's.
 
 Letters: B rollouts of this rank, G samples of a prompt, P and N prompt and completion columns, D width.
 """
@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +22,57 @@ from accelerate.utils import gather_object
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
-from trl.models.utils import prepare_deepspeed
+from trl.models.utils import prepare_deepspeed, unwrap_model_for_generation
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from fbt_rl.config import RLStage
+from fbt_rl.config import Mode, RLStage
 from fbt_rl.config.rl import ReplayScorer, ScorerConfig, SequentialScorer
 from fbt_rl.training.arguments import stage_seed
 from fbt_rl.training.trainer import StageTrainer
 from rl.advantage import group_advantages, importance_weights
-from rl.collector import Collector, each_of
-from rl.dynamic import Groups, Problem, degenerate
+from rl.collector import Collector, Groups, Problem, degenerate, each_of
 from rl.guard import AccuracyGuard
 from rl.limits import LimitWatch
-from rl.monitor import Outcomes, gradient_cosines, mismatch_metrics, mismatch_sums, payload_sums, policy_gradient
-from rl.probe import ProbeRow, jacobi_states, probe_rows
+from rl.loss import Division, batch_loss, clipped, kl_to_reference, policy_ratio, token_losses, token_mean
+from rl.monitor import (
+    ProbeRow,
+    feedback_norms,
+    gradient_cosines,
+    jacobi_states,
+    mismatch_metrics,
+    mismatch_sums,
+    payload_sums,
+    policy_gradient,
+    probe_rows,
+)
 from rl.record import append_rollouts, truncate_rollouts
 from rl.rewards import StageRewards
 from rl.rollout import Batch, lay_out, mebibytes, padded, rows_of
 from rl.saved import BatchSaved, load_batch, save_batch
-from rl.scoring import Scorer
-from rl.terms import token_mean
-from rl.weights import feedback_norms, whole_weights
+from rl.scoring import Scores, score
 
 logger = logging.getLogger(__name__)
 
 _PROBE_ROWS, _GRADIENT_ROWS = 32, 8  # of a rank: for payload dependence, for gradient cosines
-_MEANS_OVER_ROWS = ("grpo", "dr_grpo")  # loss types
+
+
+@contextmanager
+def whole_weights(engine: Any, accelerator: Any) -> Iterator[None]:
+    """Under ZeRO-3: weights gathered once, no hook that talks to other ranks (some decode longer than others)."""
+    plugin = accelerator.state.deepspeed_plugin
+    if plugin is None or plugin.zero_stage != 3:
+        yield
+        return
+    with unwrap_model_for_generation(engine, accelerator):
+        # DeepSpeed compares the order of modules over ranks; TRL leaves that one.
+        hooks = engine.module._forward_pre_hooks
+        removed = dict(hooks)
+        hooks.clear()
+        try:
+            yield
+        finally:
+            hooks.update(removed)
 
 
 class RolloutTrainer(StageTrainer, GRPOTrainer):
@@ -120,7 +145,7 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         if stage.mode != "standard" and self._batch_index() % stage.probe_every == 0:
             self._row |= self._payload_dependence(batch) | self._gradient_cosines(batch)
         if stage.kl_weight:
-            batch["ref_per_token_logps"] = self._in_parts(batch, self._reference_log_probs)
+            batch["reference_log_probs"] = self._in_parts(batch, self._reference_log_probs)
         if stage.updates_per_batch > 1:
             self._add_proximal_policy(batch)
         if (latents := batch.get("latents")) is not None:
@@ -136,17 +161,18 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         guarded = self._guard_accuracy()
         with whole_weights(self.model_wrapped, self.accelerator):
             groups = self._collector.groups(self._policy, inputs[::group], self._batch_index())
-        rollouts = lay_out(
+        batch = lay_out(
             [problem["prompt_ids"] for problem in each_of(groups.problems, group)],
             groups.completions,
             self._tokenizer.pad_token_id,  # type: ignore[arg-type]
             self._policy.device,
         )
         # Ranks come in order, so groups stay whole.
-        table = torch.tensor(groups.table(), dtype=torch.float64, device=self._policy.device)
-        everyone = Outcomes(*self._of_all_ranks(table).unbind(1))
-        mine = slice(first := self.accelerator.process_index * len(table), first + len(table))
-        flat = torch.tensor(degenerate(everyone.correct.tolist(), group), device=table.device).repeat_interleave(group)
+        everyone = groups.outcomes(self._policy.device).of_all_ranks(self._of_all_ranks)
+        rows = len(groups.completions)
+        mine = slice(first := self.accelerator.process_index * rows, first + rows)
+        flat = torch.tensor(degenerate(everyone.correct.tolist(), group), device=self._policy.device)
+        flat = flat.repeat_interleave(group)
         kept = ~flat if stage.degenerate_groups == "drop" else torch.ones_like(flat)
         counted = kept & ~everyone.rewards.isnan()
         rewards = everyone.rewards.masked_fill(~counted, torch.nan)
@@ -155,35 +181,35 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         if self._batch_index() % stage.save_rollouts_every == 0:
             self._save_rollouts(groups, advantages)
 
-        batch = rollouts.batch(counted[mine]) | {
+        batch |= {
+            "counted": batch["completion_mask"] * counted[mine, None],
             "advantages": advantages.float(),
-            "num_items_in_batch": everyone.lengths[counted].sum(),
+            "counted_tokens": everyone.lengths[counted].sum(),
             "policy_step": torch.tensor(self.state.global_step),  # whose weights sampled them
             # Of the rows; losses that average over rows are divided by it, so that dropped ones do not count.
             "kept_share": kept.double().mean().float(),
         }
         if stage.standard_weight:
             correct = counted & (everyone.correct == 1)
-            batch["standard_mask"] = rollouts.completion_mask * correct[mine, None]
+            batch["standard_mask"] = batch["completion_mask"] * correct[mine, None]
             batch["standard_tokens"] = everyone.lengths[correct].sum()
         return batch
 
     def _add_proximal_policy(self, batch: Batch) -> None:
         """What several updates on ``batch`` need of the weights before the first one (METHOD 2.3).
 
-        Log-probs by the code path of the loss, the advantages (B, N) times their importance weight, and the
-        states where the rollouts kept none: later on they could not be had any more.
+        Log-probs by the code path of the loss, importance weights (B, N), and the states where the rollouts kept
+        none: later on they could not be had any more.
         """
         if self._recomputes_latents:
             batch["latents"] = self._in_parts(batch, lambda part: self._recomputed_latents(part).cpu())
-        batch["old_per_token_logps"] = self._in_parts(batch, lambda part: self._log_probs(part, self.stage.scorer))
+        batch["old_log_probs"] = self._in_parts(batch, lambda part: self._log_probs(part, self.stage.scorer))
         cap = self.stage.importance_cap
         if cap is None:
             return
-        mask = batch["tool_mask"]
-        proximal, rollout = batch["old_per_token_logps"], batch["rollout_log_probs"]
-        weights = importance_weights(proximal, rollout, mask, cap, self.stage.importance_level)
-        batch["advantages"] = batch["advantages"][:, None] * weights
+        mask = batch["counted"]
+        proximal, rollout = batch["old_log_probs"], batch["rollout_log_probs"]
+        batch["importance"] = weights = importance_weights(proximal, rollout, mask, cap, self.stage.importance_level)
         sums = torch.stack([(weights * mask).sum(), ((weights >= cap) * mask).sum(), mask.sum()]).double()
         total, capped, count = self._of_all_ranks(sums[None]).sum(0).tolist()
         self._row |= {"importance_mean": total / max(count, 1), "importance_capped": capped / max(count, 1)}
@@ -218,63 +244,69 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
     # --- the loss --------------------------------------------------------------------------------
 
     def _compute_loss(self, model: Any, inputs: Batch) -> Tensor:
-        """TRL's loss of one micro-batch, its log-probs computed by the stage's scorer, and the optional terms."""
-        inputs = self._with_latents(inputs)
-        scorer = self._scorer(model, inputs, self.stage.scorer)
-        outputs: list[Any] = []
-
-        def scored(**arguments: Any) -> Any:
-            outputs.append(scorer(**arguments))
-            return outputs[-1]
-
-        loss = super()._compute_loss(scored, inputs)
-        if self.stage.loss_type in _MEANS_OVER_ROWS:
-            loss = loss / inputs["kept_share"].clamp(min=torch.finfo(loss.dtype).eps)
-        loss = loss + self._optional_terms(model, inputs, outputs[0].entropy)
+        """The part of one micro-batch in the loss, its log-probs computed by the stage's scorer."""
+        stage, batch = self.stage, self._with_latents(inputs)
+        scores = self._score(model, batch, stage.scorer)
+        log_probs, counted = scores.log_probs, batch["counted"]
+        advantages = batch["advantages"][:, None] * batch.get("importance", 1.0)
+        ratio = policy_ratio(log_probs, batch.get("old_log_probs", log_probs.detach()), counted, stage.importance_level)
+        bounds = stage.loss_type, stage.clip_low, stage.clip_high
+        losses = token_losses(ratio, log_probs, advantages, *bounds)
+        figures = {"entropy": scores.entropy}
+        if stage.kl_weight:
+            figures["kl"] = kl_to_reference(log_probs, batch["reference_log_probs"])
+            losses = losses + stage.kl_weight * figures["kl"]
+        division = Division(
+            batch["counted_tokens"],
+            batch["kept_share"],
+            self._micro_batches,
+            self.accelerator.num_processes,
+            stage.max_new_tokens,
+        )
+        loss = batch_loss(losses, counted, stage.loss_type, division)
+        if stage.entropy_bonus:
+            mean = token_mean(scores.entropy, counted, division.tokens, division.ranks)
+            loss = loss - stage.entropy_bonus * mean
+        if stage.standard_weight:
+            loss = loss + stage.standard_weight * self._standard_loss(model, batch)
+        self._note_figures(figures, clipped(ratio, advantages, *bounds), counted)
         if self._step % (self._micro_batches * self.num_iterations) < self._micro_batches:
             # No update on this batch yet, so the weights are those that sampled it.
-            mask, latents = inputs["completion_mask"], inputs.get("latents")
-            latents = None if latents is None else latents.to(mask.device)
-            sums = mismatch_sums(inputs["rollout_log_probs"], scorer.log_probs, mask, latents, scorer.states)
-            self._mismatch.append(sums)
-            if len(self._mismatch) == self._micro_batches:
-                parts = self._of_all_ranks(torch.stack(self._mismatch))
-                self.watch("log-probs of the rollouts", parts)
-                self._row |= mismatch_metrics(parts)
-                self._mismatch.clear()
-                self._limits.check(self._row, self.state.global_step + 1)
+            self._note_mismatch(batch, scores)
         return loss
 
-    def _optional_terms(self, model: Any, inputs: Batch, entropy: Tensor) -> Tensor:
-        """Entropy bonus, and the next-token loss of a plain pass over correct rollouts (at the sampling temperature).
+    def _standard_loss(self, model: Any, batch: Batch) -> Tensor:
+        """The next-token loss of a plain pass over correct rollouts, at the sampling temperature."""
+        # Also without a correct row here: every rank runs the same passes under ZeRO-3.
+        log_probs = self._score(model, batch, self.stage.scorer, mode="standard").log_probs
+        loss = token_mean(-log_probs, batch["standard_mask"], batch["standard_tokens"], self.accelerator.num_processes)
+        # The log averages over micro-batches what adds up over them.
+        whole: Any = self.accelerator.reduce(loss.detach(), "mean")
+        self._metrics["train"]["standard_loss"].append(whole.item() * self._micro_batches)
+        return loss
 
-        The KL term is TRL's, of the ``ref_per_token_logps`` in the batch.
-        """
-        stage, ranks, columns = self.stage, self.accelerator.num_processes, inputs["completion_ids"].shape[1]
-        terms = entropy.new_zeros(())
-        if stage.entropy_bonus:
-            mask = inputs["completion_mask"] * inputs["tool_mask"]
-            mean = token_mean(entropy[:, -columns:], mask, inputs["num_items_in_batch"], ranks)
-            terms = terms - stage.entropy_bonus * mean
-        if stage.standard_weight:
-            # Also without a correct row here: every rank runs the same passes under ZeRO-3.
-            log_probs = self._per_token_log_probs(model, inputs)
-            loss = token_mean(-log_probs, inputs["standard_mask"], inputs["standard_tokens"], ranks)
-            terms = terms + stage.standard_weight * loss
-            # The log averages over micro-batches what adds up over them.
-            whole: Any = self.accelerator.reduce(loss.detach(), "mean")
-            self._metrics["train"]["standard_loss"].append(whole.item() * self._micro_batches)
-        return terms
-
-    def _scorer(
-        self, model: Any, batch: Batch, scorer: ScorerConfig, *, policy_step: int | None = None, body: Any = None
-    ) -> Scorer:
+    def _score(
+        self,
+        model: Any,
+        batch: Batch,
+        scorer: ScorerConfig,
+        *,
+        mode: Mode | None = None,
+        policy_step: int | None = None,
+        body: Any = None,
+    ) -> Scores:
         """``policy_step``: of the weights that sampled ``batch``; default: those of the batch in use."""
-        step = self._batch_index() * self.stage.updates_per_batch if policy_step is None else policy_step
-        body = self._policy.base_model if body is None else body
-        # Updates after the first one of a batch find the recorded states stale.
-        anchored = self.stage.updates_per_batch == 1
-        return Scorer(model, body, self.stage.mode, scorer, batch, policy_step=step, anchored=anchored)
+        with self.accelerator.autocast():
+            return score(
+                model,
+                self._policy.base_model if body is None else body,
+                mode or self.stage.mode,
+                scorer,
+                batch,
+                policy_step=self._batch_index() * self.stage.updates_per_batch if policy_step is None else policy_step,
+                # Updates after the first one of a batch find the recorded states stale.
+                anchored=self.stage.updates_per_batch == 1,
+            )
 
     @property
     def _recomputes_latents(self) -> bool:
@@ -292,15 +324,14 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
 
         Raises ValueError for rollouts of other weights.
         """
-        scorer = self._scorer(self.model, batch, SequentialScorer(), policy_step=self.state.global_step)
-        self._per_token_log_probs(scorer, batch)
-        assert scorer.states is not None
-        return scorer.states
+        states = self._score(self.model, batch, SequentialScorer(), policy_step=self.state.global_step).states
+        assert states is not None
+        return states
 
     @torch.no_grad()
     def _log_probs(self, batch: Batch, scorer: ScorerConfig) -> Tensor:
         """Log-probs (B, N) of completions at the current weights, by the code path of the loss."""
-        return self._per_token_log_probs(self._scorer(self.model, batch, scorer), batch)
+        return self._score(self.model, batch, scorer).log_probs
 
     @torch.no_grad()
     def _reference_log_probs(self, batch: Batch) -> Tensor:
@@ -316,16 +347,7 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
             with self.model.disable_adapter():
                 return self._log_probs(batch, ReplayScorer(passes=0))
         body = getattr(self._reference, "module", self._reference).base_model
-        scorer = self._scorer(self._reference, batch, ReplayScorer(passes=0), body=body)
-        return self._per_token_log_probs(scorer, batch)
-
-    def _per_token_log_probs(self, model: Any, batch: Batch) -> Tensor:
-        return self._get_per_token_logps_and_entropies(
-            model,
-            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-            batch["completion_ids"].shape[1],
-        )[0]
+        return self._score(self._reference, batch, ReplayScorer(passes=0), body=body).log_probs
 
     def _in_parts(self, batch: Batch, function: Callable[[Batch], Tensor]) -> Tensor:
         """``function`` of the batch, (B, ...), a micro-batch at a time."""
@@ -334,6 +356,43 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         return torch.cat([function(rows_of(batch, slice(start, start + size))) for start in starts])
 
     # --- what is watched -------------------------------------------------------------------------
+
+    def _note_figures(self, figures: dict[str, Tensor], bounded: dict[str, Tensor], counted: Tensor) -> None:
+        """Means over all ranks of a micro-batch's ``figures`` (B, N), and of where ratios were ``bounded``.
+
+        Of the latter also the rollouts with the smallest share bounded below and the largest above.
+        """
+        metrics = self._metrics["train"]
+        name = "cispo_clip_ratio" if self.stage.loss_type == "cispo" else "clip_ratio/{}_mean"
+        figures = figures | {name.format(side): flags for side, flags in bounded.items()}
+        sums = [
+            torch.stack([values.sum(), values.new_tensor(len(values))])
+            if values.shape[1] == 1  # one value a rollout
+            else torch.stack([(values * counted).sum(), counted.sum().float()])
+            for values in figures.values()
+        ]
+        total, count = self.accelerator.reduce(torch.stack(sums).detach(), "sum").unbind(1)  # type: ignore[union-attr]
+        for name, mean in zip(figures, (total / count.clamp(min=1.0)).tolist(), strict=True):
+            metrics[name].append(mean)
+        if "low" in bounded:
+            flags = torch.stack([bounded["low"].expand_as(counted), bounded["high"].expand_as(counted)])
+            low, high = self._of_all_ranks(((flags * counted).sum(-1) / counted.sum(-1)).T).unbind(1)
+            judged = ~low.isnan()  # rollouts with a token that counts
+            metrics["clip_ratio/low_min"].append(low[judged].min().item() if judged.any() else math.nan)
+            metrics["clip_ratio/high_max"].append(high[judged].max().item() if judged.any() else math.nan)
+
+    def _note_mismatch(self, batch: Batch, scores: Scores) -> None:
+        """How far the scores are from what was recorded while sampling; metrics once the batch is complete."""
+        mask, latents = batch["completion_mask"], batch.get("latents")
+        latents = None if latents is None else latents.to(mask.device)
+        log_probs = scores.log_probs.detach()
+        self._mismatch.append(mismatch_sums(batch["rollout_log_probs"], log_probs, mask, latents, scores.states))
+        if len(self._mismatch) == self._micro_batches:
+            parts = self._of_all_ranks(torch.stack(self._mismatch))
+            self.watch("log-probs of the rollouts", parts)
+            self._row |= mismatch_metrics(parts)
+            self._mismatch.clear()
+            self._limits.check(self._row, self.state.global_step + 1)
 
     def _payload_dependence(self, batch: Batch) -> dict[str, float]:
         """Mean log-prob that a token of the fixed probe loses when its states are zeroed, or another rollout's.
@@ -364,13 +423,13 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
             return {}
         rows = batch["advantages"].abs().topk(min(_GRADIENT_ROWS, len(batch["advantages"]))).indices
         batch = self._with_latents(rows_of(batch, rows))
-        weights = batch["advantages"][:, None] * batch["completion_mask"] * batch["tool_mask"]
+        weights = batch["advantages"][:, None] * batch["counted"]
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-        def score(passes: int) -> Tensor:
-            return self._per_token_log_probs(self._scorer(self.model, batch, ReplayScorer(passes=passes)), batch)
+        def log_probs(passes: int) -> Tensor:
+            return self._score(self.model, batch, ReplayScorer(passes=passes)).log_probs
 
-        cosines = gradient_cosines([policy_gradient(score, passes, weights, parameters) for passes in range(3)])
+        cosines = gradient_cosines([policy_gradient(log_probs, passes, weights, parameters) for passes in range(3)])
         everyone = self._of_all_ranks(torch.tensor([[*cosines.values()]], device=weights.device))
         return dict(zip(cosines, everyone.nanmean(0).tolist(), strict=True))
 

@@ -4,6 +4,7 @@ import logging
 import math
 
 import pytest
+import torch
 from pydantic import ValidationError
 from rl_cases import RL
 
@@ -12,7 +13,7 @@ from fbt_rl.config.rl import Ceiling, Floor, GuardConfig, LimitsConfig
 from fbt_rl.decoding import Completion
 from fbt_rl.driver.inputs import Digests, stage_inputs
 from fbt_rl.training.trainer import TrainingError
-from rl.dynamic import degenerate, draw_groups
+from rl.collector import degenerate, draw_groups
 from rl.guard import AccuracyGuard
 from rl.limits import LimitWatch, crossed
 from rl.rewards import Judgement
@@ -112,7 +113,11 @@ def test_groups_are_replaced_up_to_the_bound():
     assert [row.token_ids[:2] for row in groups.completions] == [[0, 0], [0, 0], [1, 2], [1, 2], [2, 2], [2, 2]]
     assert [row.correct for row in groups.judgements] == [0, 1, 1, 0, 0, 0]
     assert groups.first_correct == [0, 1, 1, 1, 0, 0]
-    assert groups.table()[2] == [1, 1, 3, False, False, False, False, 2, 1]
+    third = {name: values[2].item() for name, values in vars(groups.outcomes(torch.device("cpu"))).items()}
+    assert third == {
+        **{"rewards": 1, "correct": 1, "lengths": 3, "truncated": 0, "attempts": 2, "first_correct": 1},
+        **{"not_finite": 0, "out_of_bounds": 0, "raised": 0},
+    }
 
 
 def test_no_round_is_run_for_nothing():

@@ -17,7 +17,7 @@ LOSSES = ["dapo", "dr_grpo", "grpo", "bnpo", "cispo", "gspo"]
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_by_hand(source, tmp_path, monkeypatch, name):
-    """TRL's loss on our batch, against the formulas, in a second update where ratio and clipping count.
+    """The loss of a stage's batch, against the formulas, in a second update where ratio and clipping count.
 
     Scored by too few Jacobi passes, so that pi_prox is not pi_roll and the importance weight counts as well.
     """
@@ -26,18 +26,17 @@ def test_losses_by_hand(source, tmp_path, monkeypatch, name):
 
     def spy(self, model, inputs):
         loss = original(self, model, inputs)
-        new, old = self._log_probs(inputs, self.stage.scorer), inputs["old_per_token_logps"]
+        new, old = self._log_probs(inputs, self.stage.scorer), inputs["old_log_probs"]
         rolled = inputs["rollout_log_probs"]
-        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        mask = inputs["counted"]
         log_ratio, log_weight = (new - old) * mask, (old - rolled) * mask
         if name == "gspo":
             log_ratio, log_weight = (
                 value.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1) for value in (log_ratio, log_weight)
             )
         ratio, weight = log_ratio.exp(), log_weight.exp().clamp(max=1.5)
-        advantages = inputs["advantages"] / weight  # by row
-        assert ((advantages - advantages[:, :1]) * mask).abs().max() < 1e-5
-        advantages = advantages[:, :1] * weight
+        advantages = inputs["advantages"][:, None] * weight
+        assert ((inputs["importance"] - weight) * mask).abs().max() < 1e-5
         low, high = 1 - self.stage.clip_low, 1 + self.stage.clip_high
         tokens = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
         if name == "cispo":

@@ -8,7 +8,6 @@ import pytest
 import torch
 from rl_cases import rl_context, run_rl, save_source, timeless
 from safetensors.torch import load_file
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fbt_rl.config import RLStage
 from fbt_rl.config.rl import ReplayScorer
@@ -167,7 +166,7 @@ def test_dropped_groups_do_not_count(source, tmp_path, monkeypatch, untruncated,
     }[loss_type]
     (loss, inputs) = seen[0]
     assert loss == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
-    assert inputs["num_items_in_batch"].item() == lengths.sum().item()
+    assert inputs["counted_tokens"].item() == lengths.sum().item()
     row = folder.read_metrics()[0]
     assert row["degenerate_groups"] == sum(dropped) / 4
     assert row["resamples"] == 0
@@ -234,12 +233,11 @@ def test_terms_by_hand(source, tmp_path, monkeypatch, untruncated, mode, loss_ty
 
     def spy(self, model, inputs):
         loss = original(self, model, inputs)
-        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        mask = inputs["counted"]
         chosen = inputs["completion_ids"][..., None]
-        self.beta = 0.0
-        policy_loss = GRPOTrainer._compute_loss(self, self._scorer(self.model, inputs, self.stage.scorer), inputs)
-        self.beta = coefficients["kl_weight"]
-        self._metrics["train"].pop("kl")
+        configured, self.stage = self.stage, self.stage.model_copy(update=dict.fromkeys(coefficients, 0.0))
+        policy_loss = original(self, model, inputs)
+        self.stage = configured
         given = inputs["prompt_mask"], inputs["completion_ids"].shape[1], inputs["latents"]
         with torch.no_grad():
             replayed = scoring_inputs(ReplayScorer(passes=1), mode, *given)
@@ -250,7 +248,7 @@ def test_terms_by_hand(source, tmp_path, monkeypatch, untruncated, mode, loss_ty
         entropy = -(ours.exp() * ours).sum(-1)
         log_ratio = (theirs - ours).gather(-1, chosen)[..., 0]
         kl = log_ratio.exp() - log_ratio - 1
-        tokens = inputs["num_items_in_batch"]
+        tokens = inputs["counted_tokens"]
         if loss_type == "dapo":
             kl = (kl * mask).sum() / tokens
         else:
@@ -281,7 +279,7 @@ def test_terms_by_hand(source, tmp_path, monkeypatch, untruncated, mode, loss_ty
     for step in (seen[:2], seen[2:]):  # the parts make up a mean over the tokens of correct rollouts
         tokens = sum(inputs["standard_mask"].sum() for *_, inputs in step)
         assert tokens == step[0][3]["standard_tokens"]
-        assert 0 < tokens < step[0][3]["num_items_in_batch"]
+        assert 0 < tokens < step[0][3]["counted_tokens"]
     rows = folder.read_metrics()
     assert all(row["standard_loss"] > 0 for row in rows)
 

@@ -184,14 +184,13 @@ def test_layout_of_immediate_and_missing_ends(tmp_path, monkeypatch, pad):
     laid = sample_rollouts(
         _Model(), [[3, 4, 5], [6]], stage, eos_token_ids=[1, 2], pad_token_id=pad, seed=7, first_row=4
     )
-    assert laid.prompt_ids.tolist() == [[3, 4, 5], [3, 4, 5], [pad, pad, 6], [pad, pad, 6]]
-    assert laid.prompt_mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 1], [0, 0, 1]]
-    assert laid.completion_ids.tolist() == [[1, pad, pad], [5, 6, 7], [8, 1, pad], [9, 2, pad]]
-    assert laid.completion_mask.tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]]
-    assert laid.log_probs.tolist() == [[-1, 0, 0], [-1, -2, -3], [-1, -2, 0], [-1, -2, 0]]
-    assert laid.latents[..., 0].tolist() == [[1, 0, 0], [5, 5, 5], [8, 8, 0], [9, 9, 0]]
-    assert laid.latents.device.type == "cpu"
-    assert laid.truncated == [False, True, False, False]
+    assert laid["prompt_ids"].tolist() == [[3, 4, 5], [3, 4, 5], [pad, pad, 6], [pad, pad, 6]]
+    assert laid["prompt_mask"].tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 1], [0, 0, 1]]
+    assert laid["completion_ids"].tolist() == [[1, pad, pad], [5, 6, 7], [8, 1, pad], [9, 2, pad]]
+    assert laid["completion_mask"].tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]]
+    assert laid["rollout_log_probs"].tolist() == [[-1, 0, 0], [-1, -2, -3], [-1, -2, 0], [-1, -2, 0]]
+    assert laid["latents"][..., 0].tolist() == [[1, 0, 0], [5, 5, 5], [8, 8, 0], [9, 9, 0]]
+    assert laid["latents"].device.type == "cpu"
     assert list(seen["row_keys"]) == [4, 5, 6, 7]
     assert seen["seed"] == 7
     assert seen["return_latents"]

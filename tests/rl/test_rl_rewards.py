@@ -12,7 +12,7 @@ from fbt_rl.decoding import Completion
 from reward.base import Reward, RewardError, Verdict
 from reward.length import relative
 from rl import record
-from rl.dynamic import Groups
+from rl.collector import Groups
 from rl.rewards import StageRewards
 
 NAN = math.nan

@@ -304,17 +304,7 @@ def test_replaced_methods_keep_their_signature(method, parameters):
             "_prepare_inputs",
             ["self._step % generate_every == 0", "split_tensor_dict(", "% self.args.steps_per_generation"],
         ),
-        (
-            "_compute_loss",
-            [
-                *('inputs["prompt_ids"]', 'inputs["completion_mask"]', 'inputs["tool_mask"]', 'inputs["advantages"]'),
-                *('inputs.get("old_per_token_logps")', 'inputs["num_items_in_batch"]', "self._get_per_token_logps"),
-            ],
-        ),
-        (
-            "_get_per_token_logps_and_entropies",
-            ["model(**model_inputs, labels=labels, fused_lm_head=True)", ".log_probs"],
-        ),
+        ("compute_loss", ["self._compute_loss(model, inputs)"]),
         ("training_step", ["self._step += 1"]),
     ],
 )

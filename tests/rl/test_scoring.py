@@ -1,6 +1,7 @@
 """The scorers against token-by-token scoring, in float64: values, gradients, and mutations that must show."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from fbt_rl.config import ModelConfig, RLStage
 from fbt_rl.config.rl import JacobiScorer, ReplayScorer, SequentialScorer
 from fbt_rl.model import FBTForCausalLM, from_model_config
 from rl.rollout import sample_rollouts, sampling_seed
-from rl.scoring import Scorer, scoring_inputs
+from rl.scoring import score as score_batch
+from rl.scoring import scoring_inputs
 
 torch.set_num_threads(1)
 PAD, EOS = 0, 1
@@ -54,9 +56,12 @@ def make_stage(mode: str) -> RLStage:
 
 
 def sample(model, mode, seed=0):
-    return sample_rollouts(
+    batch = sample_rollouts(
         model, PROMPTS, make_stage(mode), eos_token_ids=[EOS], pad_token_id=PAD, seed=sampling_seed(seed, 0)
     )
+    lengths = batch["completion_mask"].sum(1).tolist()
+    token_ids = [row[:length].tolist() for row, length in zip(batch["completion_ids"], lengths, strict=True)]
+    return SimpleNamespace(**{"latents": None} | batch, token_ids=token_ids)
 
 
 def sequential(model, prompt, completion, mode):
@@ -135,7 +140,7 @@ def test_replay_equals_sequential(case, model, passes, anchored):
     mode, rollouts, exact = case
     with torch.no_grad():
         assert difference(replay(model, rollouts, mode, passes, anchored=anchored), exact) < EXACT
-    assert difference([row.double() for row in _unpad(rollouts.log_probs, rollouts)], exact) < 1e-5
+    assert difference([row.double() for row in _unpad(rollouts.rollout_log_probs, rollouts)], exact) < 1e-5
 
 
 def test_standard_rollouts_need_nothing(model):
@@ -145,7 +150,7 @@ def test_standard_rollouts_need_nothing(model):
         assert scoring_inputs(scorer, "standard", rollouts.prompt_mask, 7) == {}
     with torch.no_grad():
         plain = replay(model, rollouts, "standard", 1)
-    assert difference([row.double() for row in _unpad(rollouts.log_probs, rollouts)], plain) < 1e-5
+    assert difference([row.double() for row in _unpad(rollouts.rollout_log_probs, rollouts)], plain) < 1e-5
 
 
 def test_replay_needs_latents():
@@ -173,15 +178,9 @@ def test_the_sequential_scorer_is_exact(case, model):
 
 def test_a_scorer_refuses_latents_of_another_policy(model):
     rollouts = sample(model, "soft")
-    batch = {
-        "prompt_mask": rollouts.prompt_mask,
-        "completion_mask": rollouts.completion_mask,
-        "latents": rollouts.latents,
-        "policy_step": torch.tensor(4),
-    }
-    Scorer(model, model.model, "soft", ReplayScorer(), batch, policy_step=4, anchored=True)
+    batch = {**vars(rollouts), "policy_step": torch.tensor(4)}
     with pytest.raises(ValueError, match=r"recorded at policy step 4, .* rollouts of policy step 6"):
-        Scorer(model, model.model, "soft", ReplayScorer(), batch, policy_step=6, anchored=True)
+        score_batch(model, model.model, "soft", ReplayScorer(), batch, policy_step=6, anchored=True)
 
 
 def _unpad(values, rollouts):
