@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from pathlib import Path
 from typing import cast
 
+from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
 from fbt_rl.artifacts import StageContext
@@ -14,7 +15,7 @@ from fbt_rl.data.tokenization import build_tokenizer, load_tokenizer
 from fbt_rl.model import FBTForCausalLM, from_model_config, load_model
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.deepspeed import unpartitioned
-from fbt_rl.training.objective_trainer import ObjectiveTrainer, note_data
+from fbt_rl.training.objective_trainer import ObjectiveTrainer, stage_rows
 from fbt_rl.training.rows import RowCollator
 from fbt_rl.training.trainer import barrier
 from pretrain.data import build_rows, read_documents
@@ -23,26 +24,26 @@ from pretrain.data import build_rows, read_documents
 def run(stage: PretrainStage | ExtendStage, context: StageContext) -> dict[str, float]:
     """Train, resuming from the newest checkpoint, and export model and tokenizer; returns the last metrics."""
     arguments = training_arguments(stage, context)
-    seed = stage_seed(context)
-    documents = read_documents(stage.data, seed)
-    tokenizer = _tokenizer(context, documents["text"], arguments)
+    tokenizer = _tokenizer(stage, context, arguments)
     model = _model(stage, context, tokenizer, arguments)
-    rows, counts = build_rows(documents, tokenizer, stage.row_length)
-    note_data(context, stage, counts)
+
+    def make(work: Path) -> tuple[Dataset, dict[str, int]]:
+        return build_rows(read_documents(stage.data, stage_seed(context)), tokenizer, stage.row_length, work)
+
     trainer = ObjectiveTrainer(
         model,
         arguments,
         stage=stage,
         context=context,
         data_collator=RowCollator(stage.row_length, cast(int, tokenizer.pad_token_id)),
-        train_dataset=rows,
+        train_dataset=stage_rows(stage, context, stage.data, tokenizer, make),
         processing_class=tokenizer,
     )
     return trainer.fit()
 
 
 def _tokenizer(
-    context: StageContext, documents: Iterable[str], arguments: TrainingArguments
+    stage: PretrainStage | ExtendStage, context: StageContext, arguments: TrainingArguments
 ) -> PreTrainedTokenizerBase:
     """The source model's, or one built from the documents: once, by the first rank, and kept for a resumed run."""
     if context.source is not None:
@@ -50,6 +51,7 @@ def _tokenizer(
     folder = context.folder.path / "tokenizer"
     if arguments.process_index == 0 and not folder.is_dir():
         temporary = folder.with_name(".tokenizer.tmp")
+        documents = read_documents(stage.data, stage_seed(context))
         build_tokenizer(context.config.tokenizer, documents).save_pretrained(temporary)
         temporary.rename(folder)
     barrier()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -9,11 +11,11 @@ from transformers import PreTrainedTokenizerBase
 
 from fbt_rl.data.problems import DataError
 from fbt_rl.data.tasks import encode_example
-from fbt_rl.training.rows import IGNORED, pack_rows
+from fbt_rl.training.rows import IGNORED, lengths, on_disk, pack_rows
 
 
 def build_rows(
-    problems: Dataset, tokenizer: PreTrainedTokenizerBase, row_length: int
+    problems: Dataset, tokenizer: PreTrainedTokenizerBase, row_length: int, work: Path
 ) -> tuple[Dataset, dict[str, int]]:
     """Encode prompt and completion as decoding will meet them, mask the prompts, pack.
 
@@ -21,28 +23,25 @@ def build_rows(
     a row is dropped: cutting it would teach to stop anywhere.
 
     Returns:
-        The rows, and counts: problems, dropped ones, rows, tokens. Raises DataError where nothing is left.
+        The rows, which lie in the folder ``work``, and counts: problems, dropped ones, rows, tokens. Raises
+        DataError where nothing is left.
     """
 
-    def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
-        encoded = [encode_example(tokenizer, *pair) for pair in zip(batch["prompt"], batch["completion"], strict=True)]
-        fitting = [(ids, mask) for ids, mask in encoded if len(ids) <= row_length]
-        return {
-            "input_ids": [ids for ids, _ in fitting],
-            "labels": [
-                [token if predicted else IGNORED for token, predicted in zip(ids, mask, strict=True)]
-                for ids, mask in fitting
-            ],
-        }
+    def encoded() -> Iterator[dict[str, Any]]:
+        for prompt, completion in zip(problems["prompt"], problems["completion"], strict=True):
+            ids, mask = encode_example(tokenizer, prompt, completion)
+            if len(ids) <= row_length:
+                labels = [token if predicted else IGNORED for token, predicted in zip(ids, mask, strict=True)]
+                yield {"input_ids": ids, "labels": labels}
 
-    examples = problems.map(encode, batched=True, remove_columns=problems.column_names)
-    if len(examples) == 0:
+    examples = on_disk(encoded, ("input_ids", "labels"), work)
+    if examples is None:
         raise DataError(f"none of the {len(problems)} problems fits into row_length {row_length}: raise it")
     rows = pack_rows(examples, row_length, split=False)
     counts = {
         "problems": len(problems),
         "dropped": len(problems) - len(examples),
         "rows": len(rows),
-        "tokens": sum(len(ids) for ids in rows["input_ids"]),
+        "tokens": int(lengths(rows).sum()),
     }
     return rows, counts

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
+from datasets import Dataset
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -15,7 +17,7 @@ from fbt_rl.data.tokenization import load_tokenizer
 from fbt_rl.model import load_model
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.lora import adapter_config, check_adapters
-from fbt_rl.training.objective_trainer import ObjectiveTrainer, note_data
+from fbt_rl.training.objective_trainer import ObjectiveTrainer, stage_rows
 from fbt_rl.training.rows import RowCollator
 from sft.data import build_rows
 
@@ -39,16 +41,18 @@ def run(stage: SFTStage, context: StageContext) -> dict[str, float]:
     )
     tokenizer = load_tokenizer(context.source)
     model = load_model(context.source, attn_implementation=context.config.model.attn_implementation)
-    problems = load_problems(stage.data, stage_seed(context), needs=("prompt", "completion"))
-    rows, counts = build_rows(problems, tokenizer, stage.row_length)
-    note_data(context, stage, counts)
+
+    def make(work: Path) -> tuple[Dataset, dict[str, int]]:
+        problems = load_problems(stage.data, stage_seed(context), needs=("prompt", "completion"))
+        return build_rows(problems, tokenizer, stage.row_length, work)
+
     trainer = FineTuner(
         model,
         arguments,
         stage=stage,
         context=context,
         data_collator=RowCollator(stage.row_length, cast(int, tokenizer.pad_token_id)),
-        train_dataset=rows,
+        train_dataset=stage_rows(stage, context, stage.data, tokenizer, make),
         processing_class=tokenizer,
         peft_config=adapter_config(stage.lora, model) if stage.lora else None,
     )

@@ -5,15 +5,19 @@ Used by :mod:`fbt_rl.data.tasks` and, before any worker starts, by the pipeline 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fbt_rl.config import DataConfig, FileData
 from fbt_rl.data.tables import DataError, check_file, format_of, table_rows
+
+logger = logging.getLogger(__name__)
 
 Role = Literal["prompt", "completion", "answer"]
 T = TypeVar("T")
@@ -45,6 +49,16 @@ def check_data(data: DataConfig, needs: Sequence[Role] = ()) -> None:
         next(_problems(Path(name), data))
 
 
+def content_of(data: DataConfig) -> list[str]:
+    """SHA-256 of each local file that is read."""
+    paths = (*data.paths, *data.shots_paths) if isinstance(data, FileData) else ()
+    found = []
+    for path in paths:
+        with Path(path).open("rb") as file:
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return found
+
+
 def is_text(data: FileData) -> bool:
     """Whether the files are plain text rather than tables. Raises :class:`DataError` on a mixture."""
     formats = {format_of(Path(name), data.format) for name in data.paths}
@@ -56,9 +70,9 @@ def is_text(data: FileData) -> bool:
 def read_texts(data: FileData) -> list[str]:
     """Plain text files cut into documents of at most ``text_chars`` characters, in order.
 
-    A cut falls on the last paragraph break that fits (else line break, else space); the header and
-    licence of a Project Gutenberg file are left out. ``offset`` and ``limit`` count documents.
-    Raises :class:`DataError`.
+    A cut falls on the last paragraph break that fits (else line break, else space); headers and licences of
+    Project Gutenberg are left out, and the log says what share of a file that is. ``offset`` and ``limit``
+    count documents. Raises :class:`DataError`.
     """
     pieces = (piece for name in data.paths for piece in _cut(_read_text(Path(name)), data.text_chars))
     return _selected(pieces, data)
@@ -203,12 +217,22 @@ def _value(where: str, row: dict[str, Any], column: str, empty: bool = False, st
 
 
 def _read_text(path: Path) -> str:
-    text = _read(path)
-    if start := _GUTENBERG_START.search(text):
-        text = text[start.end() :]
-        if end := _GUTENBERG_END.search(text):
-            text = text[: end.start()]
+    whole = _read(path)
+    text = "\n\n".join(_books(whole))
+    if share := 1 - len(text) / len(whole):
+        logger.info("%s: %.1f %% of its characters are headers and licences, left out", path, 100 * share)
     return re.sub(r"\n[ \t]+(?=\n)", "\n", text).strip()
+
+
+def _books(text: str) -> Iterator[str]:
+    """Every text of Project Gutenberg in a file, each without its header and licence; another file as it is."""
+    starts = list(_GUTENBERG_START.finditer(text))
+    if not starts:
+        yield text
+    for start, following in zip_longest(starts, starts[1:]):
+        book = text[start.end() : following and following.start()]
+        end = _GUTENBERG_END.search(book)
+        yield (book[: end.start()] if end else book).strip()
 
 
 def _cut(text: str, size: int) -> Iterator[str]:

@@ -34,18 +34,16 @@ from fbt_rl.data.tokenization import ASSISTANT, USER
 HELDOUT_SHARE = 8  # one problem in so many is held out
 
 
-def load_documents(data: DataConfig, seed: int) -> Dataset:
-    """Pretraining documents: one column ``text``, without an end token (see :func:`encode_document`).
+def load_documents(data: DataConfig, seed: int) -> Iterator[str]:
+    """Pretraining documents, one by one, without an end token (see :func:`encode_documents`).
 
     Table rows with only one of prompt and completion named are plain text. Raises DataError.
     """
     if isinstance(data, ArithmeticData):
-        texts = [_turns(row["prompt"], row["completion"]) for row in _arithmetic(data, seed)]
-    elif is_text(data):
-        texts = read_texts(data)
-    else:
-        texts = [_turns(row["prompt"], row["completion"]) for row in _rows(data)]
-    return Dataset.from_dict({"text": texts})
+        return (_turns(row["prompt"], row["completion"]) for row in _arithmetic(data, seed))
+    if is_text(data):
+        return iter(read_texts(data))
+    return (_turns(row["prompt"], row["completion"]) for row in _rows(data))
 
 
 def load_problems(data: DataConfig, seed: int, needs: Sequence[Role] = ("prompt",)) -> Dataset:

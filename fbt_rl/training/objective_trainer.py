@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from fbt_rl.artifacts import StageContext, write_json
-from fbt_rl.config import RowsStage, SFTStage
+from fbt_rl.config import DataConfig, RowsStage, SFTStage
+from fbt_rl.data.problems import content_of
+from fbt_rl.training.arguments import stage_seed
 from fbt_rl.training.objective import add_pass_losses, draw_fused_mask, has_feedback, multi_pass_loss
-from fbt_rl.training.rows import IGNORED, ShuffledRows
+from fbt_rl.training.rows import IGNORED, ShuffledRows, kept_rows
 from fbt_rl.training.schedule import draw_num_passes, in_cooldown, mean_passes
 from fbt_rl.training.trainer import StageTrainer
 
@@ -24,8 +31,27 @@ logger = logging.getLogger(__name__)
 _LOSS, _TOKENS, _PASSES = 0, 1, 2  # places in the window: the losses of the passes come last
 
 
-def note_data(context: StageContext, stage: RowsStage, counts: dict[str, int]) -> None:
-    """Log what the data came to and how much of it the run will use; the first rank keeps it as ``data.json``."""
+def stage_rows(
+    stage: RowsStage,
+    context: StageContext,
+    data: DataConfig | list[DataConfig],
+    tokenizer: PreTrainedTokenizerBase,
+    make: Callable[[Path], tuple[Dataset, dict[str, int]]],
+) -> Dataset:
+    """The stage's rows, made by one rank (:func:`fbt_rl.training.rows.kept_rows`) in ``<stage>/rows/``.
+
+    The log says what the data came to and how much of it the run will use; the first rank keeps it as ``data.json``.
+    """
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    parts = data if isinstance(data, list) else [data]
+    made_from = {
+        "data": [part.model_dump(mode="json", exclude={"paths", "shots_paths"}) for part in parts],
+        "files": [content_of(part) for part in parts],
+        "tokenizer": [tokenizer.backend_tokenizer.to_str(), tokenizer.chat_template],  # type: ignore[attr-defined]
+        "row_length": stage.row_length,
+        "seed": stage_seed(context),
+    }
+    rows, counts = kept_rows(_rows_folder(context), made_from, make, first=first)
     note = {
         **counts,
         "tokens_per_row": counts["tokens"] / counts["rows"],
@@ -33,8 +59,13 @@ def note_data(context: StageContext, stage: RowsStage, counts: dict[str, int]) -
         "mean_passes": mean_passes(stage.objective.passes, stage.steps),
     }
     logger.info("stage %s: %s", context.name, note)
-    if not dist.is_initialized() or dist.get_rank() == 0:
+    if first:
         write_json(context.folder.path / "data.json", note)
+    return rows
+
+
+def _rows_folder(context: StageContext) -> Path:
+    return context.folder.path / "rows"
 
 
 class ObjectiveTrainer(StageTrainer):
@@ -60,6 +91,12 @@ class ObjectiveTrainer(StageTrainer):
         self._window_start = 0  # the step of the last logged row
         self._tokens_seen = self._passes_run = 0
         self._clock, self._untimed_tokens = 0.0, 0  # the clock starts with the first batch
+
+    def fit(self) -> dict[str, float]:
+        result = super().fit()
+        if self.is_world_process_zero():
+            shutil.rmtree(_rows_folder(self.context), ignore_errors=True)  # nobody reads them again
+        return result
 
     def _get_train_sampler(self, train_dataset: Any = None) -> ShuffledRows:
         rows = len(self.train_dataset if train_dataset is None else train_dataset)

@@ -2,23 +2,80 @@
 
 A row of ``row_length`` tokens holds several documents. Positions restart at each, which is what
 cuts attention, RoPE and the feedback's shift at the boundaries. B rows, T = row_length.
+
+Rows are made once, by one process, and lie in a folder that all ranks map into memory: a rank holds no more of
+them than the pages it reads, and a resumed stage makes nothing again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
-from datasets import Dataset
+from datasets import Dataset, Features, List, Value
 from torch.utils.data import Sampler
 from trl.data_utils import pack_dataset
 
 IGNORED = -100  # a label that is not predicted
 _PACKED_TOGETHER = 10_000  # documents among which the packer looks for a fit
+
+
+COUNTS = "counts.json"
+_LOOK_EVERY_S = 0.5  # for rows that another rank is making
+
+
+def kept_rows(
+    folder: Path, made_from: dict[str, Any], make: Callable[[Path], tuple[Dataset, dict[str, int]]], *, first: bool
+) -> tuple[Dataset, dict[str, int]]:
+    """The rows and counts that ``make`` gives, from the disk where they were made already.
+
+    They are kept below ``folder`` under a hash of ``made_from``, plain values that say all they depend on, and
+    memory-mapped. The rank that is ``first`` calls ``make`` with a folder for what it needs meanwhile; the others
+    wait for as long as that takes.
+    """
+    key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+    place = folder / key
+    if first and not place.is_dir():
+        shutil.rmtree(folder, ignore_errors=True)  # of other settings, or half made
+        work = folder / f".{key}.tmp"
+        work.mkdir(parents=True)
+        rows, counts = make(work / "work")
+        rows.save_to_disk(work / "rows")
+        (work / "rows" / COUNTS).write_text(json.dumps(counts))
+        (work / "rows").rename(place)
+        shutil.rmtree(work)
+    while not place.is_dir():
+        time.sleep(_LOOK_EVERY_S)
+    return Dataset.load_from_disk(os.fspath(place)), json.loads((place / COUNTS).read_text())
+
+
+def on_disk(documents: Callable[[], Iterator[dict[str, Any]]], columns: Sequence[str], folder: Path) -> Dataset | None:
+    """A data set of token ``columns``, written to ``folder`` one document after the other; None: of no documents."""
+    first = next(remaining := documents(), None)
+    if first is None:
+        return None
+    features = Features({name: List(Value("int32")) for name in columns})
+    folder.mkdir(parents=True, exist_ok=True)
+    own = tempfile.mkdtemp(dir=folder)  # else the data set of another call is found under the fingerprint
+    made: Any = Dataset.from_generator(lambda: chain([first], remaining), features, own, fingerprint="documents")
+    return made
+
+
+def lengths(documents: Dataset, column: str = "input_ids") -> np.ndarray:
+    """How many tokens each document has, (documents,)."""
+    return pc.list_value_length(documents.data.column(column)).to_numpy()  # type: ignore[attr-defined]
 
 
 def pack_rows(documents: Dataset, row_length: int, *, split: bool) -> Dataset:

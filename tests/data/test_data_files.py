@@ -225,6 +225,31 @@ def test_gutenberg_header_and_licence_are_left_out(tmp_path):
     assert read_texts(FileData(paths=[str(path)])) == ["The tale."]
 
 
+def test_every_book_of_a_gutenberg_file_is_kept(tmp_path, caplog):
+    """Also one whose end is missing; the log says how much was left out."""
+    book = "Header {0}\n*** START OF THE PROJECT GUTENBERG EBOOK {0} ***\n\nTale {0}.\n\n"
+    end = "*** END OF THE PROJECT GUTENBERG EBOOK {0} ***\nLicence {0}\n"
+    path = tmp_path / "pg.txt"
+    path.write_text("".join((book + end).format(name) for name in "AB") + book.format("C") + (book + end).format("D"))
+    with caplog.at_level("INFO", "fbt_rl.data.problems"):
+        (text,) = read_texts(FileData(paths=[str(path)]))
+    # Before the third one's end is missing lies what looks like a part of it.
+    assert text.split("\n\n") == ["Tale A.", "Tale B.", "Tale C.", "Header D", "Tale D."]
+    share = 1 - len("\n\n".join(["Tale A.", "Tale B.", "Tale C.\n\nHeader D", "Tale D."])) / len(path.read_text())
+    assert f"{100 * share:.1f} % of its characters are headers and licences" in caplog.text
+
+
+@pytest.mark.skipif(not (SHARED / "text").is_dir(), reason="needs the text corpora beside the project")
+def test_books_in_one_file_are_those_of_their_own_files(tmp_path):
+    books = sorted((SHARED / "text").glob("*_pg*.txt"))
+    assert len(books) >= 2
+    together = tmp_path / "all.txt"
+    together.write_text("\n".join(book.read_text(encoding="utf-8-sig") for book in books))
+    whole = FileData(paths=[str(together)], text_chars=10**8)
+    apart = [text for book in books for text in read_texts(FileData(paths=[str(book)], text_chars=10**8))]
+    assert read_texts(whole) == ["\n\n".join(apart)]
+
+
 FAULTS = {
     "missing.jsonl": (None, "no data file"),
     "empty.jsonl": ("", "is empty"),

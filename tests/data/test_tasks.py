@@ -77,7 +77,7 @@ def test_splits_are_disjoint_for_any_seed_and_size():
     assert not train & heldout
     assert not any(map(is_heldout, train))
     assert all(map(is_heldout, heldout))
-    documents = load_documents(arithmetic(size=3000), seed=9)["text"]
+    documents = list(load_documents(arithmetic(size=3000), seed=9))
     assert not {text.split(ASSISTANT)[0].removeprefix(USER) for text in documents} & heldout
 
 
@@ -98,7 +98,7 @@ def test_drawing_depends_on_the_seed_alone():
 
 
 def test_documents_read_like_chats_and_stay_in_the_alphabet():
-    texts = load_documents(arithmetic(), seed=3)["text"]
+    texts = list(load_documents(arithmetic(), seed=3))
     assert set("".join(texts).replace(USER, "").replace(ASSISTANT, "")) <= set(BASE_ALPHABET)
     tokenizer = build_tokenizer(TokenizerConfig(), [])
     problem = load_problems(arithmetic(), seed=3)[0]
@@ -109,7 +109,7 @@ def test_documents_read_like_chats_and_stay_in_the_alphabet():
 
 @pytest.mark.parametrize("kind", ["characters", "bpe"])
 def test_the_mask_covers_the_completion_and_its_end_only(kind):
-    texts = load_documents(arithmetic(size=300), seed=0)["text"]
+    texts = list(load_documents(arithmetic(size=300), seed=0))
     tokenizer = build_tokenizer(TokenizerConfig(kind=kind, vocab_size=300), texts)
     prompt, completion = "3+5-2", "8,6 \\boxed{6}"
     ids, mask = encode_example(tokenizer, prompt, completion)
@@ -138,10 +138,10 @@ def test_problems_and_documents_of_a_table():
     columns = ["answer", "completion", "level", "problem_id", "prompt", "question", "subject"]
     assert sorted(problems.column_names) == columns
     assert problems["answer"] == ["72", "1,050"]
-    text = load_documents(table, seed=0)["text"][0]
+    text = next(load_documents(table, seed=0))
     assert text == f"{USER}{problems[0]['prompt']}{ASSISTANT}{problems[0]['completion']}"
     plain = FileData(paths=[str(HERE / "gsm8k_like.jsonl")], completion="question")
-    assert load_documents(plain, seed=0)["text"] == list(problems["prompt"])
+    assert list(load_documents(plain, seed=0)) == list(problems["prompt"])
 
 
 def test_the_hub_is_read_like_a_file(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_plain_prompt_is_the_prompt():
 def test_text_files_hold_documents_but_no_problems(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("One.\n\nTwo.")
-    assert load_documents(FileData(paths=[str(path)]), seed=0)["text"] == ["One.\n\nTwo."]
+    assert list(load_documents(FileData(paths=[str(path)]), seed=0)) == ["One.\n\nTwo."]
     with pytest.raises(DataError, match="problems need a table"):
         load_problems(FileData(paths=[str(path)]), seed=0)
 
@@ -187,7 +187,7 @@ def test_text_files_hold_documents_but_no_problems(tmp_path):
 @pytest.mark.skipif(not TEXT.is_dir(), reason="needs the text corpora beside the project")
 def test_real_books_lose_their_licence():
     book = FileData(paths=[str(TEXT / "sherlock_holmes_pg1661.txt")], text_chars=1500)
-    texts = load_documents(book, seed=0)["text"]
+    texts = list(load_documents(book, seed=0))
     assert 300 < len(texts) < 800
     assert "START OF THIS PROJECT" not in texts[0]
     assert "www.gutenberg" not in "".join(texts)

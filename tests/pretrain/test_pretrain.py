@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from safetensors.torch import load_file
 from stage_helpers import context_of, losses, run_stage, small_config
 
@@ -42,10 +41,10 @@ def finished(tmp_path_factory):
 # --- data ------------------------------------------------------------------------------------------
 
 
-def test_rows_hold_every_document_and_its_end(caplog):
+def test_rows_hold_every_document_and_its_end(tmp_path):
     texts = ["12+3", "", "  ", "7" * 30, "8-1"]
     tokenizer = build_tokenizer(small_config().tokenizer, texts)
-    rows, counts = build_rows(Dataset.from_dict({"text": texts}), tokenizer, 16)
+    rows, counts = build_rows(texts, tokenizer, 16, tmp_path)
     assert counts == {"documents": 5, "dropped": 2, "split": 1, "rows": len(rows), "tokens": 5 + 31 + 4}
     ends = sum(ids.count(tokenizer.eos_token_id) for ids in rows["input_ids"])
     assert ends == 3
@@ -54,15 +53,15 @@ def test_rows_hold_every_document_and_its_end(caplog):
     assert "8-1<|end|>" in text
 
 
-def test_documents_without_text_are_refused():
+def test_documents_without_text_are_refused(tmp_path):
     tokenizer = build_tokenizer(small_config().tokenizer, ["1"])
     with pytest.raises(DataError, match="none of the 2 pretraining documents"):
-        build_rows(Dataset.from_dict({"text": ["", " "]}), tokenizer, 16)
+        build_rows(["", " "], tokenizer, 16, tmp_path)
 
 
 def test_sources_are_joined():
     data = small_config().stages["pretrain"].data
-    assert len(read_documents([*data, *data], 0)) == 300
+    assert len(list(read_documents([*data, *data], 0))) == 300
 
 
 # --- the run ---------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ def from_pretrained(pretrained, tmp_path, **changes):
 # --- rows ------------------------------------------------------------------------------------------
 
 
-def test_labels_are_the_completions_and_their_end(tokenizer):
-    rows, counts = build_rows(PROBLEMS, tokenizer, 64)
+def test_labels_are_the_completions_and_their_end(tokenizer, tmp_path):
+    rows, counts = build_rows(PROBLEMS, tokenizer, 64, tmp_path)
     assert counts["problems"] == 3
     assert counts["dropped"] == 0
     found = {}
@@ -69,21 +69,21 @@ def test_labels_are_the_completions_and_their_end(tokenizer):
     }
 
 
-def test_a_row_starts_as_decoding_will(tokenizer):
-    rows, _ = build_rows(PROBLEMS.select([0]), tokenizer, 64)
+def test_a_row_starts_as_decoding_will(tokenizer, tmp_path):
+    rows, _ = build_rows(PROBLEMS.select([0]), tokenizer, 64, tmp_path)
     prompt = encode_prompt(tokenizer, "1+2")
     assert rows[0]["input_ids"][: len(prompt)] == prompt
     assert rows[0]["labels"][: len(prompt)] == [IGNORED] * len(prompt)
 
 
-def test_problems_that_do_not_fit_are_dropped_and_counted(tokenizer):
+def test_problems_that_do_not_fit_are_dropped_and_counted(tokenizer, tmp_path):
     longest = len(encode_prompt(tokenizer, "3-4+5") + tokenizer.encode("-1,4 \\boxed{4}")) + 1
-    rows, counts = build_rows(PROBLEMS, tokenizer, longest - 1)
+    rows, counts = build_rows(PROBLEMS, tokenizer, longest - 1, tmp_path)
     assert counts["dropped"] == 1
     assert "3-4+5" not in "".join(tokenizer.decode(ids) for ids in rows["input_ids"])
-    assert build_rows(PROBLEMS, tokenizer, longest)[1]["dropped"] == 0
+    assert build_rows(PROBLEMS, tokenizer, longest, tmp_path)[1]["dropped"] == 0
     with pytest.raises(DataError, match="none of the 3 problems fits into row_length 8"):
-        build_rows(PROBLEMS, tokenizer, 8)
+        build_rows(PROBLEMS, tokenizer, 8, tmp_path)
 
 
 # --- the run ---------------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ def test_needs_a_source(tmp_path):
         run(stage, context_of(small_config(), tmp_path, "pretrain"))
 
 
-def test_collated_prompts_are_what_the_law_reads(tokenizer):
+def test_collated_prompts_are_what_the_law_reads(tokenizer, tmp_path):
     """In a batch, a label is missing exactly on prompts, and on padding, which is never fused anyway."""
-    rows, _ = build_rows(PROBLEMS, tokenizer, 64)
+    rows, _ = build_rows(PROBLEMS, tokenizer, 64, tmp_path)
     batch = RowCollator(64, tokenizer.pad_token_id)(list(rows))
     prompt_mask = batch["labels"] == IGNORED
     for row, positions in zip(prompt_mask, batch["position_ids"], strict=True):

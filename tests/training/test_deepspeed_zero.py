@@ -134,9 +134,9 @@ def reference(case, tmp_path):
         config = small_config(**config_of(case, 0))
         context = context_of(config, tmp_path, "pretrain")
         stage, seed = config.stages["pretrain"], stage_seed(context)
-        documents = read_documents(stage.data, seed)
-        tokenizer = build_tokenizer(config.tokenizer, documents["text"])
-        rows, _ = build_rows(documents, tokenizer, stage.row_length)
+        documents = list(read_documents(stage.data, seed))
+        tokenizer = build_tokenizer(config.tokenizer, documents)
+        rows, _ = build_rows(documents, tokenizer, stage.row_length, tmp_path / "rows")
         collate = RowCollator(stage.row_length, tokenizer.pad_token_id)
         ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id")}
         model_config = from_model_config(config.model, len(tokenizer), **ids)

@@ -1,9 +1,11 @@
 from itertools import islice
+from pathlib import Path
 
+import pytest
 import torch
 from datasets import Dataset
 
-from fbt_rl.training.rows import IGNORED, RowCollator, ShuffledRows, pack_rows
+from fbt_rl.training.rows import IGNORED, RowCollator, ShuffledRows, kept_rows, lengths, on_disk, pack_rows
 
 
 def documents(*lengths: int, first: int = 10) -> Dataset:
@@ -40,6 +42,52 @@ def test_long_documents_go_on_in_further_rows():
     rows = pack_rows(documents(20, 3), 8, split=True)
     assert sorted(token for row in rows for token in row["input_ids"]) == list(range(10, 33))
     assert sorted(len(part) for part in split_rows(rows)) == [3, 4, 8, 8]
+
+
+def test_rows_are_made_once_and_mapped(tmp_path):
+    """By one process for all of them; what they depend on is their name, and other rows take their place."""
+    calls = []
+
+    def make(name):
+        def call(work):
+            calls.append(name)
+            tokens = on_disk(lambda: iter([{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}]), ("input_ids",), work)
+            return pack_rows(tokens, 8, split=True), {"documents": 2}
+
+        return call
+
+    rows, counts = kept_rows(tmp_path / "rows", {"of": "a"}, make("a"), first=True)
+    assert rows["input_ids"][:] == [[1, 2, 3, 4, 5]]
+    assert lengths(rows).tolist() == [5]
+    assert counts == {"documents": 2}
+    (mapped,) = {Path(file["filename"]).parent.parent for file in rows.cache_files}
+    assert mapped == tmp_path / "rows"
+    again = [kept_rows(tmp_path / "rows", {"of": "a"}, make("again"), first=first) for first in (True, False)]
+    assert [found["row_id"][:] for found, _ in again] == [[0], [0]]
+    kept_rows(tmp_path / "rows", {"of": "b"}, make("b"), first=True)
+    assert calls == ["a", "b"]
+    assert len(list((tmp_path / "rows").iterdir())) == 1
+
+
+def test_half_made_rows_are_made_anew(tmp_path):
+    def breaks_off(work):
+        work.mkdir()
+        (work / "part").write_text("")
+        raise OSError("no room")
+
+    def make(work):
+        tokens = on_disk(lambda: iter([{"input_ids": [1]}]), ("input_ids",), work)
+        return pack_rows(tokens, 8, split=True), {}
+
+    with pytest.raises(OSError, match="no room"):
+        kept_rows(tmp_path / "rows", {}, breaks_off, first=True)
+    rows, _ = kept_rows(tmp_path / "rows", {}, make, first=True)
+    assert rows["input_ids"][:] == [[1]]
+    assert [path.name[0] for path in (tmp_path / "rows").iterdir()] != ["."]
+
+
+def test_nothing_to_write_is_told_apart(tmp_path):
+    assert on_disk(lambda: iter([]), ("input_ids",), tmp_path) is None
 
 
 def test_collator():
