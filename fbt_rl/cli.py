@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fbt_rl.presets import SHIPPED_CONFIGS
 from reward.cli import app as reward_commands
 
 app = typer.Typer(
@@ -25,7 +26,9 @@ app = typer.Typer(
 app.add_typer(reward_commands, name="reward")
 JOBS_ADDRESS = "http://127.0.0.1:8265"
 
-Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped config (tiny, smoke, gsm8k).")]
+Config = Annotated[
+    str, typer.Argument(help=f"A YAML file, or the name of a shipped config ({', '.join(SHIPPED_CONFIGS)}).")
+]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to override.")]
 JobsAddress = Annotated[str, typer.Option("--address", help="The cluster's Ray Jobs server.")]
 Job = Annotated[str, typer.Argument(help="The job's id, as submit printed it.")]
@@ -301,7 +304,9 @@ def _stop(number: int, _frame: Any) -> None:
 def main() -> None:
     """Run a command; every expected failure ends with one message on stderr and an exit code."""
     from fbt_rl.lock import Locked
+    from fbt_rl.quiet import quiet_libraries
 
+    quiet_libraries()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:

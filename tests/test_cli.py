@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pipeline_helpers as helpers
 import pytest
@@ -87,6 +88,14 @@ def test_help_names_every_command_and_imports_nothing_heavy():
         assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"torch", "ray", "transformers", "deepspeed", "pydantic", "rich", "yaml"}
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_help_lists_the_shipped_configs(invoke, command):
+    code, out, _ = invoke(command, "--help")
+    shipped = sorted(path.stem for path in (Path(cli.__file__).parent / "configs").iterdir())
+    assert code == 0
+    assert f"shipped config ({', '.join(shipped)})" in " ".join(out.split())
 
 
 def test_dry_run_prints_config_stages_and_resources_without_torch_or_ray(tmp_path):
@@ -189,6 +198,12 @@ def test_report_refuses_a_reference_that_it_does_not_know(invoke, tmp_path):
     assert "'papers'" in err
     assert "Traceback" not in err
     assert not (run / "report").exists()
+
+
+def test_convert_prints_our_line_and_nothing_else(tmp_path):
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=16, **size)).save_pretrained(tmp_path / "plain")
+    assert call("convert", tmp_path / "plain", tmp_path / "out") == (0, f"wrote {tmp_path / 'out'}\n", "")
 
 
 def test_no_jobs_server_is_one_message(invoke):

@@ -66,6 +66,7 @@ FLOORS = {
     "fbt_rl.jobs": 4,
     "fbt_rl.cli": 4,
     "fbt_rl.eval_commands": 4,
+    "fbt_rl.quiet": 4,
 }
 
 

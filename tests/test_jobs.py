@@ -218,13 +218,14 @@ def test_submit_status_logs_stop_and_plain_ray_job_submit(cluster, tmp_path):
     # A long run is followed until it trains, then stopped: no worker is left.
     long_dir = tmp_path / "long"
     code, out, err = fbt(environment, "submit", long, "--run-dir", long_dir, *at)
-    assert code == 0, err
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 1
     job = out.strip()
     # Meanwhile one that cannot work: its own exit code and message are told.
     code, out, err = fbt(environment, "submit", wrong, "--run-dir", tmp_path / "wrong", *at)
     failed = out.strip()
     code, out, err = fbt(environment, "logs", failed, "-f", *at)
-    assert code == 1
+    assert (code, err) == (1, "")
     assert "not a multiple of micro_batch_rows 3" in out
     code, out, _ = fbt(environment, "status", failed, *at)
     assert code == 1
@@ -242,7 +243,8 @@ def test_submit_status_logs_stop_and_plain_ray_job_submit(cluster, tmp_path):
     assert code == 0
     assert "[1/1] base (pretrain, 100000 steps)" in out
     code, out, err = fbt(environment, "stop", job, *at)
-    assert code == 0, err
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 1
     assert out.startswith(f"{job}: stopped")
     assert "run.json: interrupted" in out
     deadline = time.monotonic() + 20

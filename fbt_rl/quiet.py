@@ -1,0 +1,15 @@
+"""What libraries log by themselves, kept off the terminal: a command prints what it has to say, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+
+# DeepSpeed tells of the accelerator it found, Ray's client of packages it sends and streams that end.
+_CHATTY = ("DeepSpeed", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
+
+
+def quiet_libraries() -> None:
+    """Let chatty libraries log errors only, in this process. Call it once, before or after they are imported."""
+    for name in _CHATTY:
+        # By a filter: they set levels of their own when they are imported.
+        logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
