@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 
-# DeepSpeed tells of the accelerator it found, Ray's client of packages it sends and streams that end.
-_CHATTY = ("DeepSpeed", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
+_CHATTY = (
+    "DeepSpeed",  # the accelerator it found
+    "ray._private.runtime_env.packaging",  # packages of code that are made and sent
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",  # streams that end
+)
 
 
 def quiet_libraries() -> None:
