@@ -227,6 +227,7 @@ def test_submit_status_logs_stop_and_plain_ray_job_submit(cluster, tmp_path):
     code, out, err = fbt(environment, "logs", failed, "-f", *at)
     assert (code, err) == (1, "")
     assert "not a multiple of micro_batch_rows 3" in out
+    assert not re.search(r"\b(INFO|WARNING)\b", out), out  # of Ray or DeepSpeed
     code, out, _ = fbt(environment, "status", failed, *at)
     assert code == 1
     assert out.startswith(f"{failed}: failed, exit code 2")
@@ -241,6 +242,7 @@ def test_submit_status_logs_stop_and_plain_ray_job_submit(cluster, tmp_path):
     assert workers(long_dir)
     code, out, _ = fbt(environment, "logs", job, *at)
     assert code == 0
+    assert not re.search(r"\b(INFO|WARNING)\b", out), out
     assert "[1/1] base (pretrain, 100000 steps)" in out
     code, out, err = fbt(environment, "stop", job, *at)
     assert (code, err) == (0, "")
