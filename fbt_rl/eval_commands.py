@@ -120,23 +120,25 @@ def modes_of(model: Path, tell: Callable[[str], object]) -> list[Mode]:
 def with_default_new_tokens(model: Path, config: RunConfig, seed: int, tell: Callable[[str], object]) -> RunConfig:
     """``config`` with a ``max_new_tokens`` for each task that suits the model and the task's longest prompt.
 
-    ``tell`` is given a sentence for each task where it is lower than usual.
+    ``tell`` is given a sentence for each task where it is lower than usual. A model that only a cluster sees gets the
+    usual one.
     """
     from transformers import AutoConfig
 
     import fbt_rl.model  # noqa: F401  (the architecture)
-    from fbt_rl.decoding import default_new_tokens
+    from fbt_rl.decoding import DEFAULT_NEW_TOKENS, default_new_tokens
     from fbt_rl.tasks import encode_prompt, load_problems
     from fbt_rl.tokenization import load_tokenizer
 
-    shape, tokenizer = AutoConfig.from_pretrained(model), load_tokenizer(model)
-    stages = {}
-    for name, stage in config.stages.items():
-        assert isinstance(stage, EvalStage)
-        problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
-        longest = max(len(encode_prompt(tokenizer, prompt, chat=stage.chat)) for prompt in problems["prompt"])
-        limit = default_new_tokens(shape, longest, lambda sentence, name=name: tell(f"{name}: {sentence}"))
-        stages[name] = stage.model_copy(update={"max_new_tokens": limit})
+    limits = dict.fromkeys(config.stages, DEFAULT_NEW_TOKENS)
+    if model.is_dir():
+        shape, tokenizer = AutoConfig.from_pretrained(model), load_tokenizer(model)
+        for name, stage in config.stages.items():
+            assert isinstance(stage, EvalStage)
+            problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
+            longest = max(len(encode_prompt(tokenizer, prompt, chat=stage.chat)) for prompt in problems["prompt"])
+            limits[name] = default_new_tokens(shape, longest, lambda sentence, name=name: tell(f"{name}: {sentence}"))
+    stages = {name: stage.model_copy(update={"max_new_tokens": limits[name]}) for name, stage in config.stages.items()}
     return config.model_copy(update={"stages": stages})
 
 
