@@ -120,6 +120,24 @@ def test_a_head_that_is_not_all_up_is_waited_for(monkeypatch, refusals, wait_s, 
             jobs.submit(one_stage(1), "http://head:8265")
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_rays_own_notes_are_left_out_of_a_log(monkeypatch, follow):
+    notes = ["2026-12-07 11:57:17,695\tINFO job_manager.py:581 -- Runtime env is setting up.\n"] * 2
+    ours = ["Running\n  base  pretrain  run\n", "2026-12-07 INFO is a date and a word\n", "the end, -- without a break"]
+
+    class Client:
+        def get_job_logs(self, _):
+            return "".join(pieces)
+
+        async def tail_job_logs(self, _):
+            for piece in pieces:
+                yield piece
+
+    pieces = [notes[0], ours[0], ours[1] + notes[1], ours[2]]
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda address: Client())
+    assert "".join(jobs.logs("job", "http://head:8265", follow=follow)) == "".join(ours)
+
+
 # --- a head --------------------------------------------------------------------------------------
 
 
