@@ -24,7 +24,7 @@ import yaml
 from synthetic_run import make_run
 
 from fbt_rl import cli
-from fbt_rl.config_file import dump_config, load_config, parse_config
+from fbt_rl.config.file import dump_config, load_config, parse_config
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -217,7 +217,7 @@ def reader(place, monkeypatch, no_painting):
     """In the folder; with Ray, clusters and the painting of charts stood in for."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    monkeypatch.setattr("fbt_rl.cluster.Cluster", pipeline_helpers.InProcess)
+    monkeypatch.setattr("fbt_rl.driver.cluster.Cluster", pipeline_helpers.InProcess)
     monkeypatch.setattr("ray.job_submission.JobSubmissionClient", Head)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     monkeypatch.syspath_prepend(ROOT / "tests")
