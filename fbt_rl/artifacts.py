@@ -2,7 +2,7 @@
 
     <run>/config.yaml, run.json
     <run>/stages/<name>/stage.json, metrics.jsonl, result.json
-    <run>/stages/<name>/checkpoints/step-000123/, model/
+    <run>/stages/<name>/checkpoints/step-000123/, model/, adapter/
     <run>/stages/<name>/rollouts.parquet, batch/ or generations.parquet
 
 A file or folder with its final name is whole: everything is written under another name first and
@@ -61,6 +61,11 @@ class StageFolder:
     @property
     def model_dir(self) -> Path:
         return self.path / "model"
+
+    @property
+    def adapter_dir(self) -> Path:
+        """Of a stage with ``lora``: what it trained, in PEFT's format, beside ``model_dir`` that has it merged."""
+        return self.path / "adapter"
 
     @property
     def checkpoints_dir(self) -> Path:

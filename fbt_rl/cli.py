@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fbt_rl.config.presets import SHIPPED_CONFIGS
 from reward.cli import app as reward_commands
 
 app = typer.Typer(
@@ -25,12 +26,17 @@ app = typer.Typer(
 app.add_typer(reward_commands, name="reward")
 JOBS_ADDRESS = "http://127.0.0.1:8265"
 
-Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped config (tiny, smoke, gsm8k).")]
+Config = Annotated[
+    str, typer.Argument(help=f"A YAML file, or the name of a shipped config ({', '.join(SHIPPED_CONFIGS)}).")
+]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to override.")]
 JobsAddress = Annotated[str, typer.Option("--address", help="The cluster's Ray Jobs server.")]
 Job = Annotated[str, typer.Argument(help="The job's id, as submit printed it.")]
 Model = Annotated[Path, typer.Argument(help="A model folder, such as a stage's model/.")]
 Mode = Literal["standard", "soft", "fused"]
+NewTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of an answer at most; default 256, less where the context is short.")
+]
 
 
 @app.command()
@@ -75,13 +81,15 @@ def evaluate(
     show_prompt: Annotated[
         bool, typer.Option("--show-prompt", help="Print the exact prompt of each task's first row, and stop.")
     ] = False,
-    modes: Annotated[str, typer.Option(help="Decoding modes, with commas between.")] = "standard,soft,fused",
+    modes: Annotated[
+        str | None, typer.Option(help="Decoding modes, with commas between; default: all that the model has.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Problems of a task at most; of arithmetic 1000.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
     temperature: Annotated[
         str, typer.Option(help="0 is greedy; of several the best on half of the problems, reported on the other half.")
     ] = "0",
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    max_new_tokens: NewTokens = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows decoded together.")] = 64,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="A folder for the answers and the result.")] = None,
@@ -113,9 +121,9 @@ def evaluate(
 
     assert model is not None
     settings = {
-        "modes": [mode.strip() for mode in modes.split(",")],
+        "modes": [mode.strip() for mode in modes.split(",")] if modes else eval_commands.modes_of(model, _note),
         "samples": samples,
-        "max_new_tokens": max_new_tokens,
+        "max_new_tokens": max_new_tokens or 1,  # 1: until the prompts are known
         "batch_size": batch_size,
         "chat": not plain,
         "stop": [text.replace("\\n", "\n") for text in stop_at or []],
@@ -130,13 +138,15 @@ def evaluate(
     if address is None:
         check_run(config, out or Path.cwd(), list(config.stages), this_machine())
     config = absolute_paths(config)
-    if out is not None:
-        eval_commands.refuse_other_evaluations(model, config, temperatures, seed, out)
     _quiet_torch()
     if show_prompt:
         for name, text in eval_commands.first_prompts(model, config, seed):
             typer.echo(text if len(data) == 1 else f"{name}:\n{text}\n")
         return
+    if max_new_tokens is None:
+        config = eval_commands.with_default_new_tokens(model, config, seed, _note)
+    if out is not None:
+        eval_commands.refuse_other_evaluations(model, config, temperatures, seed, out)
     if on_ray and out is not None:
         job = eval_commands.RankJob(model.absolute(), config, temperatures, seed, out.absolute())
         results = eval_commands.evaluate_on_ray(job, address)
@@ -166,7 +176,7 @@ def generate(
     model: Model,
     prompts: Annotated[list[str], typer.Argument(help="One or more prompts.")],
     mode: Annotated[Mode, typer.Option(help="Decoding mode.")] = "standard",
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    max_new_tokens: NewTokens = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
@@ -175,19 +185,21 @@ def generate(
     _quiet_torch()
     from fbt_rl.data.tasks import encode_prompt
     from fbt_rl.data.tokenization import load_tokenizer
-    from fbt_rl.decoding import SamplingParams, decode
+    from fbt_rl.decoding import SamplingParams, decode, default_new_tokens
     from fbt_rl.evaluation.evaluate import eos_token_ids
     from fbt_rl.model import load_model
 
     loaded, tokenizer = load_model(model), load_tokenizer(model)
-    encode = tokenizer.encode if raw else lambda text: encode_prompt(tokenizer, text)
+    encoded = [tokenizer.encode(text) if raw else encode_prompt(tokenizer, text) for text in prompts]
+    if max_new_tokens is None:
+        max_new_tokens = default_new_tokens(loaded.config, max(map(len, encoded)), _note)
     params = SamplingParams(
         mode=mode,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         eos_token_ids=eos_token_ids(loaded, tokenizer),
     )
-    for completion in decode(loaded, [encode(prompt) for prompt in prompts], params, seed=seed):
+    for completion in decode(loaded, encoded, params, seed=seed):
         typer.echo(tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
 
@@ -279,6 +291,11 @@ def _quiet_torch() -> None:
     logging.disable_progress_bar()
 
 
+def _note(sentence: str) -> None:
+    """Tell of what was decided in the user's place."""
+    typer.echo(sentence, err=True)
+
+
 def _stop(number: int, _frame: Any) -> None:
     typer.echo("stopping; the same command goes on where this one stops", err=True)
     sys.exit(128 + number)
@@ -287,7 +304,9 @@ def _stop(number: int, _frame: Any) -> None:
 def main() -> None:
     """Run a command; every expected failure ends with one message on stderr and an exit code."""
     from fbt_rl.driver.lock import Locked
+    from fbt_rl.driver.quiet import quiet_libraries
 
+    quiet_libraries()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:

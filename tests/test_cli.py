@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pipeline_helpers as helpers
 import pytest
@@ -18,6 +19,7 @@ from fbt_rl.artifacts import read_json
 from fbt_rl.config import TokenizerConfig
 from fbt_rl.config.file import dump_config, load_config
 from fbt_rl.data.tokenization import build_tokenizer
+from fbt_rl.decoding import default_new_tokens
 from fbt_rl.driver import pipeline
 from fbt_rl.model import FBTForCausalLM, from_model_config
 
@@ -45,18 +47,27 @@ def invoke(monkeypatch, capsys):
     return run
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model") / "model"
+def save_model(folder, **changes):
     torch.manual_seed(0)
     tokenizer = build_tokenizer(TokenizerConfig(), ["0123456789+-= abcdefghijklmnopqrstuvwxyz.,:{}\\?\nCW"])
-    shape = helpers.make_config().model
+    shape = helpers.make_config().model.model_copy(update=changes)
     config = from_model_config(
         shape, len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id
     )
     FBTForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """A model whose context is shorter than the answers that are usual."""
+    return save_model(tmp_path_factory.mktemp("short") / "model", max_position_embeddings=24)
 
 
 def test_help_names_every_command_and_imports_nothing_heavy():
@@ -78,6 +89,14 @@ def test_help_names_every_command_and_imports_nothing_heavy():
         assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"torch", "ray", "transformers", "deepspeed", "pydantic", "rich", "yaml"}
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_help_lists_the_shipped_configs(invoke, command):
+    code, out, _ = invoke(command, "--help")
+    shipped = sorted(path.stem for path in (Path(cli.__file__).parent / "configs").iterdir())
+    assert code == 0
+    assert f"shipped config ({', '.join(shipped)})" in " ".join(out.split())
 
 
 def test_dry_run_prints_config_stages_and_resources_without_torch_or_ray(tmp_path):
@@ -182,6 +201,12 @@ def test_report_refuses_a_reference_that_it_does_not_know(invoke, tmp_path):
     assert not (run / "report").exists()
 
 
+def test_convert_prints_our_line_and_nothing_else(tmp_path):
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=16, **size)).save_pretrained(tmp_path / "plain")
+    assert call("convert", tmp_path / "plain", tmp_path / "out") == (0, f"wrote {tmp_path / 'out'}\n", "")
+
+
 def test_no_jobs_server_is_one_message(invoke):
     code, _, err = invoke("status", "job", "--address", "http://127.0.0.1:9")
     assert code == 1
@@ -197,6 +222,39 @@ def test_generate_prints_one_completion_a_prompt(invoke, model):
     sampled = [invoke(*common, "--temperature", 1.0, "--seed", seed)[1] for seed in (1, 1, 2)]
     assert sampled[0] == sampled[1] != sampled[2]
     assert invoke(*common, "--raw")[1] != texts["standard"][1]
+
+
+def test_the_default_length_of_answers_goes_by_the_context(invoke, short, tmp_path):
+    note = "max_new_tokens is {} instead of 256: the model's context has 24 tokens and the longest prompt {}\n"
+    told = []
+    assert default_new_tokens(LlamaConfig(max_position_embeddings=300), 44, told.append) == 256
+    assert default_new_tokens(LlamaConfig(max_position_embeddings=300), 45, told.append) == 255
+    assert len(told) == 1
+    code, out, err = invoke("generate", short, "1+1", "2+2+2", "--raw")
+    assert (code, err) == (0, note.format(19, 5))
+    assert len(out.splitlines()) == 2
+    assert invoke("generate", short, "1+1", "2+2+2", "--raw", "--max-new-tokens", 19)[1:] == (out, "")
+    for prompt, limit, message in (
+        ("2+2+2", 20, "prompt 0 has 5 tokens and max_new_tokens is 20: together more than the model's context of 24"),
+        ("1+" * 12, None, "prompt 0 has 24 tokens, which leaves no room for an answer in the model's context of 24"),
+        ("1+" * 12, 1, "prompt 0 has 24 tokens, which leaves no room for an answer in the model's context of 24"),
+    ):
+        code, out, err = invoke("generate", short, prompt, "--raw", *(("--max-new-tokens", limit) if limit else ()))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"error: {message}")
+
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": prompt, "answer": "2"}) + "\n" for prompt in ("1+1", "1+1+1-1")))
+    given = ("eval", short, "--tasks", rows, "--plain", "--modes", "standard,fused", "--out")
+    code, out, err = invoke(*given, tmp_path / "default")
+    assert (code, err) == (0, "rows: " + note.format(17, 7))
+    assert invoke(*given, tmp_path / "default") == (0, out, err)  # the settings are those of before
+    assert invoke(*given, tmp_path / "same", "--max-new-tokens", 17) == (0, out, "")
+    code, _, err = invoke(*given, tmp_path / "more", "--max-new-tokens", 18)
+    assert (code, "with max_new_tokens 18 that is more than the model's context of 24" in err) == (2, True)
+    rows.write_text(json.dumps({"prompt": "1+" * 12, "answer": "2"}))
+    code, _, err = invoke(*given, tmp_path / "none")
+    assert (code, "'rows-1' has a prompt of 24 tokens, which leaves no room" in err) == (2, True)
 
 
 def test_eval_grades_every_mode_and_keeps_the_answers(invoke, model, tmp_path):
@@ -281,7 +339,10 @@ def test_eval_of_a_file_and_of_a_foreign_model(invoke, model, tmp_path):
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (model / file).exists():
             (foreign / file).write_text((model / file).read_text())
-    code, _, err = invoke("eval", foreign, *common, "--answer", "a")
+    code, out, err = invoke("eval", foreign, *common, "--answer", "a")
+    assert (code, out.split()[0]) == (0, "standard")
+    assert err == f"modes is standard: the model in {foreign} has no latent feedback\n"
+    code, _, err = invoke("eval", foreign, *common, "--answer", "a", "--modes", "standard,soft")
     assert code == 2
     assert "has no latent feedback (model_type 'llama')" in err
     code, out, _ = invoke("eval", foreign, *common, "--answer", "a", "--modes", "standard")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fbt_rl.analysis.compare import compare
+from fbt_rl.analysis.compare import MARGIN, compare
 from fbt_rl.analysis.table import modes_of, of_mode, read_generations
 from fbt_rl.artifacts import write_json
 
@@ -20,7 +20,7 @@ class Side(NamedTuple):
     modes: dict[str, pa.Table]
 
 
-def compare_evaluations(names: Sequence[str], margin: float, out: Path | None) -> list[dict[str, Any]]:
+def compare_evaluations(names: Sequence[str], margin: float = MARGIN, out: Path | None = None) -> list[dict[str, Any]]:
     """Entries of :func:`fbt_rl.analysis.compare.compare` for evaluations given as ``PATH`` or ``PATH:MODE``.
 
     The first is compared with each of the others, in the modes that both have; where one of two has a single mode, in

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
+from fbt_rl.config.presets import SHIPPED_CONFIGS
 from fbt_rl.config.sections import Strict
 from fbt_rl.config.stages import RunConfig
 
@@ -44,15 +45,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def find_config(path: str | Path) -> Path:
     """The file meant by ``path``: itself, or the shipped config of that name (``tiny``)."""
-    given, shipped = Path(path), Path(__file__).parents[1] / "configs"
+    given = Path(path)
     if given.is_file():
         return given
-    if given.parent == Path("."):
-        named = shipped / f"{given.stem}.yaml"
-        if named.is_file():
-            return named
-    names = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
-    raise ConfigError(f"no config file {path}; shipped configs: {names}")
+    if given.parent == Path(".") and given.stem in SHIPPED_CONFIGS:
+        return SHIPPED_CONFIGS[given.stem]
+    raise ConfigError(f"no config file {path}; shipped configs: {', '.join(SHIPPED_CONFIGS)}")
 
 
 def parse_config(values: dict[str, Any]) -> RunConfig:
@@ -99,7 +97,10 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
 
 
 def _describe(fault: Any, root: type[Strict]) -> str:
-    path, section = _locate(fault["loc"], root)
+    path, section, options = _locate(fault["loc"], root)
+    if fault["type"] == "union_tag_not_found":
+        key = fault["ctx"]["discriminator"].strip("'")
+        return f"{path}.{key}: missing; there are {', '.join(filter(None, map(_tag, options)))}"
     if fault["type"] == "extra_forbidden":
         known = list(section.model_fields)
         near = difflib.get_close_matches(path.rsplit(".", 1)[-1], known, n=1, cutoff=0.5)
@@ -111,8 +112,8 @@ def _describe(fault: Any, root: type[Strict]) -> str:
     return f"{path or 'config'}: {message}{shown}"
 
 
-def _locate(location: tuple[Any, ...], root: type[Strict]) -> tuple[str, type[Strict]]:
-    """The path as typed, and the section it lies in.
+def _locate(location: tuple[Any, ...], root: type[Strict]) -> tuple[str, type[Strict], list[type[Strict]]]:
+    """The path as typed, the section it lies in, and the kinds of section that it may hold.
 
     A pydantic location also names the chosen member of a tagged union, which nobody typed.
     """
@@ -129,7 +130,7 @@ def _locate(location: tuple[Any, ...], root: type[Strict]) -> tuple[str, type[St
         typed.append(str(part))
         if isinstance(part, str) and part in section.model_fields:
             options = _sections_in(section.model_fields[part].annotation)
-    return ".".join(typed), section
+    return ".".join(typed), section, options
 
 
 def _tag(section: type[Strict]) -> str | None:

@@ -1,6 +1,9 @@
-"""Shapes of the model and rewards for short answers, by name; see :mod:`fbt_rl.config`."""
+"""What can be named in a config, or instead of one: shapes of the model, rewards for short answers, shipped configs."""
 
+from pathlib import Path
 from typing import Any
+
+SHIPPED_CONFIGS = {file.stem: file for file in sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))}
 
 PRESETS: dict[str, dict[str, Any]] = {
     # A third of a million parameters: trains in minutes on two cores.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fbt_rl.config.presets import PRESETS
 from fbt_rl.config.task_presets import TASKS
@@ -181,7 +181,13 @@ class FileData(Strict):
         return self.paths[0] if self.hub is None else f"{self.hub.path} ({self.hub.split})"
 
 
-DataConfig = Annotated[ArithmeticData | FileData, Field(discriminator="kind")]
+def _with_kind(values: Any) -> Any:
+    """Where rows come from says of what kind a data section is, if nothing else does."""
+    named = isinstance(values, dict) and "kind" not in values and {"paths", "hub", "preset"} & values.keys()
+    return {"kind": "files", **values} if named else values
+
+
+DataConfig = Annotated[ArithmeticData | FileData, Field(discriminator="kind"), BeforeValidator(_with_kind)]
 
 
 def has_tests(data: Any) -> bool:

@@ -22,6 +22,7 @@ import torch
 from transformers import (
     DynamicCache,
     LogitsProcessorList,
+    PretrainedConfig,
     PreTrainedModel,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -36,6 +37,7 @@ FinishReason = Literal["stop", "length"]
 OnEnd = Callable[[int, list[int], FinishReason], None]  # a row's place in the result, its tokens, why it ended
 
 STOP_CHECK_EVERY = 8  # steps between two questions whether a row's text has come to an end
+DEFAULT_NEW_TOKENS = 256  # of a completion, where a command is given no limit
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,23 @@ def decode(
     return [completions[row] for row in range(total)]
 
 
+def default_new_tokens(config: PretrainedConfig, longest_prompt: int, tell: Callable[[str], object]) -> int:
+    """``max_new_tokens`` where nobody set it: ``DEFAULT_NEW_TOKENS``, or what the longest prompt leaves of the context.
+
+    ``tell`` is given a sentence where it is lowered. At least 1: to refuse a prompt that leaves no room is up to
+    :func:`decode`.
+    """
+    context = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if context is None or (room := context - longest_prompt) >= DEFAULT_NEW_TOKENS:
+        return DEFAULT_NEW_TOKENS
+    if room >= 1:
+        tell(
+            f"max_new_tokens is {room} instead of {DEFAULT_NEW_TOKENS}: the model's context has {context} tokens and "
+            f"the longest prompt {longest_prompt}"
+        )
+    return max(1, room)
+
+
 def _check(
     model: PreTrainedModel,
     prompts: list[list[int]],
@@ -156,6 +175,11 @@ def _check(
     for index, prompt in enumerate(prompts):
         if not prompt:
             raise ValueError(f"prompt {index} is empty: give at least one token (for example the BOS)")
+        if context is not None and len(prompt) >= context:
+            raise ValueError(
+                f"prompt {index} has {len(prompt)} tokens, which leaves no room for an answer in the model's context "
+                f"of {context} (max_position_embeddings). Shorten it"
+            )
         if context is not None and len(prompt) + params.max_new_tokens > context:
             raise ValueError(
                 f"prompt {index} has {len(prompt)} tokens and max_new_tokens is {params.max_new_tokens}: together more "

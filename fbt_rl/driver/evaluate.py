@@ -21,10 +21,11 @@ from fbt_rl.analysis.summary import summarise
 from fbt_rl.analysis.table import read_generations
 from fbt_rl.analysis.temperature import choose_temperature, require_halves
 from fbt_rl.artifacts import StageFolder
-from fbt_rl.config import EvalStage, RunConfig
+from fbt_rl.config import EvalStage, Mode, RunConfig
 from fbt_rl.config.file import ConfigError, parse_config, read_mapping
 from fbt_rl.config.task_presets import TASKS
 from fbt_rl.data.tables import FORMATS
+from fbt_rl.driver.preflight import has_feedback
 from fbt_rl.driver.worker import error_log, failure, output_to, record_failure
 from reward.load import load_reward
 
@@ -106,6 +107,39 @@ def evaluation_config(
         stages[name] = {"kind": "eval", "data": data, **settings, **reward}
     resources = {"workers": workers or "auto"}
     return parse_config({"name": "eval", "model": {"path": str(model)}, "stages": stages, "resources": resources})
+
+
+def modes_of(model: Path, tell: Callable[[str], object]) -> list[Mode]:
+    """The decoding modes that the model in a folder has; ``tell`` is given a sentence where they are not all."""
+    if not (model / "config.json").is_file() or has_feedback(model):  # a folder without is refused later on
+        return ["standard", "soft", "fused"]
+    tell(f"modes is standard: the model in {model} has no latent feedback")
+    return ["standard"]
+
+
+def with_default_new_tokens(model: Path, config: RunConfig, seed: int, tell: Callable[[str], object]) -> RunConfig:
+    """``config`` with a ``max_new_tokens`` for each task that suits the model and the task's longest prompt.
+
+    ``tell`` is given a sentence for each task where it is lower than usual. A model that only a cluster sees gets the
+    usual one.
+    """
+    from transformers import AutoConfig
+
+    import fbt_rl.model  # noqa: F401  (the architecture)
+    from fbt_rl.data.tasks import encode_prompt, load_problems
+    from fbt_rl.data.tokenization import load_tokenizer
+    from fbt_rl.decoding import DEFAULT_NEW_TOKENS, default_new_tokens
+
+    limits = dict.fromkeys(config.stages, DEFAULT_NEW_TOKENS)
+    if model.is_dir():
+        shape, tokenizer = AutoConfig.from_pretrained(model), load_tokenizer(model)
+        for name, stage in config.stages.items():
+            assert isinstance(stage, EvalStage)
+            problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
+            longest = max(len(encode_prompt(tokenizer, prompt, chat=stage.chat)) for prompt in problems["prompt"])
+            limits[name] = default_new_tokens(shape, longest, lambda sentence, name=name: tell(f"{name}: {sentence}"))
+    stages = {name: stage.model_copy(update={"max_new_tokens": limits[name]}) for name, stage in config.stages.items()}
+    return config.model_copy(update={"stages": stages})
 
 
 def evaluate_tasks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import shutil
 import time
@@ -25,6 +26,8 @@ _PACKAGES = ("fbt_rl", "pretrain", "sft", "rl", "reward")
 _MAX_BYTES = 100 * 2**20
 _STOP_WAIT_S = 30
 _AGENT_WAIT_S = 60
+# What Ray itself notes in a job's log, such as that the runtime environment is being set up.
+_RAYS_NOTE = re.compile(r"^\d{4}-\d\d-\d\d \S+\tINFO \S+:\d+ -- .*\n", re.MULTILINE)
 
 
 class JobError(RuntimeError):
@@ -139,15 +142,15 @@ def status(job: str, address: str) -> JobStatus:
 
 
 def logs(job: str, address: str, *, follow: bool = False) -> Iterator[str]:
-    """Pieces of what the job has written; with ``follow`` until it ends."""
+    """Pieces of what the job has written, without Ray's own notes; with ``follow`` until it ends."""
     with _client(address) as client:
         if not follow:
-            yield client.get_job_logs(job)
+            yield _RAYS_NOTE.sub("", client.get_job_logs(job))
             return
         pieces = client.tail_job_logs(job)
         with asyncio.Runner() as runner:
             while (piece := runner.run(_next(pieces))) is not None:
-                yield piece
+                yield _RAYS_NOTE.sub("", piece)  # Ray cuts them at the ends of lines
 
 
 def stop(job: str, address: str) -> JobStatus:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from fbt_rl.driver.plan import (
 from fbt_rl.driver.preflight import check_run
 from fbt_rl.driver.progress import Display, duration
 from fbt_rl.driver.provenance import provenance
-from fbt_rl.driver.resources import GroupSize, plan_group, this_machine
+from fbt_rl.driver.resources import Available, GroupSize, plan_group, this_machine
 from fbt_rl.driver.worker import Assignment, error_log, failure, work, workers_lock
 
 # Which function runs a stage of each kind.
@@ -65,17 +65,22 @@ def run(
     *,
     address: str | None = None,
     fresh: bool = False,
+    in_process: bool = False,
     functions: Mapping[str, str] = STAGE_FUNCTIONS,
     display: Display | None = None,
 ) -> None:
     """Bring the run in ``run_dir`` to its end: the stages that are not finished, then the report.
 
-    ``address``: a Ray cluster to run on; else a local one is started. ``fresh``: a run that is
-    already there is first renamed to ``<run>.before-<time>``. Raises RunRefused, PreflightError,
-    ResourceError, Locked, ClusterError or StageFailed.
+    ``address``: a Ray cluster to run on; else a local one is started. ``in_process``: no Ray, this process is the one
+    worker, whatever ``config.resources`` says of workers and grading. ``fresh``: a run that is already there is first
+    renamed to ``<run>.before-<time>``. Raises RunRefused, PreflightError, ResourceError, Locked, ClusterError or
+    StageFailed.
     """
     display = display or Display()
-    run_dir = run_dir.absolute()
+    if in_process:
+        alone = config.resources.model_copy(update={"workers": 1, "grading": "node"})
+        config = config.model_copy(update={"resources": alone})
+    run_dir = Path(run_dir).absolute()
     folder = RunFolder(run_dir)
     check_folder(run_dir)
     if fresh and run_dir.exists():
@@ -91,7 +96,7 @@ def run(
     run_dir.mkdir(parents=True, exist_ok=True)
     with _only_driver(run_dir):
         planned = _checked_plan(config, run_dir, digests)  # again, now that nobody else works here
-        _Start(config, folder, planned, digests, functions, display).carry_out(address)
+        _Start(config, folder, planned, digests, functions, display).carry_out(address, in_process)
 
 
 def dry_run(config: RunConfig, run_dir: Path, *, fresh: bool = False, local: bool = True) -> None:
@@ -158,13 +163,13 @@ class _Start:
             status = "finished" if stage.action == "skip" else "pending"
             self.state["stages"][stage.name].update(status=status, hash=input_hash(stage.inputs))
 
-    def carry_out(self, address: str | None) -> None:
+    def carry_out(self, address: str | None, in_process: bool) -> None:
         """Run what is pending and write the report; ``run.json`` says how it ended."""
         write_text(self.folder.config_path, dump_config(self.config))
         self._save("running")
         try:
             if _pending(self.planned):
-                self._run_stages(address)
+                self._run_stages(address, in_process)
             self.display.say("writing the report")
             from fbt_rl.report import write_report
 
@@ -181,13 +186,14 @@ class _Start:
         self._save("finished")
         self.display.say(f"finished; the report is {page}")
 
-    def _run_stages(self, address: str | None) -> None:
+    def _run_stages(self, address: str | None, in_process: bool) -> None:
         pending = _pending(self.planned)
         self.display.say(f"{self.folder.path}\n{describe_plan(self.planned)}")
-        self.display.say(f"connecting to Ray at {address}" if address else "starting Ray on this machine")
+        if not in_process:
+            self.display.say(f"connecting to Ray at {address}" if address else "starting Ray on this machine")
         from fbt_rl.driver.cluster import Cluster, ClusterError
 
-        with Cluster(address) as cluster:
+        with _ThisProcess() if in_process else Cluster(address) as cluster:
             available = cluster.available()
             if address is not None:
                 check_run(self.config, self.folder.path, [stage.name for stage in pending], available)
@@ -195,7 +201,7 @@ class _Start:
             check_worker_count(pending, self.folder.path, size.workers)
             self.display.say(f"workers: {size}")
             config = self._config_for_workers()
-            for group in _groups(pending, size):
+            for group in _groups(pending, separate=size.gpus > 0 or in_process):
                 for stage in group:
                     self._prepare(stage, size)
                 stages = {stage.name: self.functions[stage.kind] for stage in group}
@@ -284,12 +290,33 @@ class _Start:
         self.folder.write_state(self.state)
 
 
-def _groups(pending: list[PlannedStage], size: GroupSize) -> list[list[PlannedStage]]:
+class _ThisProcess:
+    """Takes the place of :class:`fbt_rl.driver.cluster.Cluster`: the stages run where they are called from."""
+
+    def __enter__(self) -> _ThisProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def available(self) -> Available:
+        return this_machine()
+
+    def run(
+        self, function: Callable[[Any], None], argument: Any, size: GroupSize, *, watch: Callable[[], None], **_: Any
+    ) -> None:
+        try:
+            function(argument)
+        finally:
+            watch()  # raises StageFailed where the stage failed
+
+
+def _groups(pending: list[PlannedStage], *, separate: bool) -> list[list[PlannedStage]]:
     """Stages that share a worker group: all on CPUs, where starting one costs more than a short stage.
 
     With GPUs every stage gets new processes, so that none finds memory held by the one before.
     """
-    return [[stage] for stage in pending] if size.gpus else [pending]
+    return [[stage] for stage in pending] if separate else [pending]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fbt_rl.artifacts import read_json
 from fbt_rl.config import EvalStage, FileData, ModelConfig, RewardConfig, RLStage, RunConfig, StageConfig
@@ -107,15 +108,24 @@ def _check_model(config: RunConfig, stages: list[str]) -> None:
     folder = Path(config.model.path).expanduser()
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json (looked from {Path.cwd()})")
-    settings = read_json(folder / "config.json")
-    if settings.get("model_type") == "fbt" and settings.get("fusion") != "none":
+    if has_feedback(folder):
         return
     needing = [name for name in stages if _from_given_model(config, name) and _needs_feedback(config.stages[name])]
     if needing:
         raise ValueError(
-            f"the model in {folder} has no latent feedback (model_type {settings.get('model_type')!r}), which "
+            f"the model in {folder} has no latent feedback (model_type {_settings(folder).get('model_type')!r}), which "
             f"stages {', '.join(needing)} use: convert it (fbt-rl convert), or use mode 'standard' and one pass only"
         )
+
+
+def has_feedback(folder: Path) -> bool:
+    """Whether the model in a folder, by its ``config.json``, has latent feedback."""
+    settings = _settings(folder)
+    return settings.get("model_type") == "fbt" and settings.get("fusion") != "none"
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "config.json")
 
 
 def _from_given_model(config: RunConfig, name: str) -> bool:

@@ -58,8 +58,14 @@ class Answerer:
             )
         window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         lengths = [len(ids) for ids in self.prompt_ids]
+        problem = self.problems[lengths.index(max(lengths))]
+        if window is not None and max(lengths) >= window:
+            raise ValueError(
+                f"problem {problem['problem_id']!r} has a prompt of {max(lengths)} tokens, which leaves no room for an "
+                f"answer in the model's context of {window}. Leave such problems out: an evaluation passes over none "
+                "by itself"
+            )
         if window is not None and max(lengths) + self.params.max_new_tokens > window:
-            problem = self.problems[lengths.index(max(lengths))]
             raise ValueError(
                 f"problem {problem['problem_id']!r} has a prompt of {max(lengths)} tokens; with max_new_tokens "
                 f"{self.params.max_new_tokens} that is more than the model's context of {window}. Lower max_new_tokens "

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from fbt_rl.analysis.table import before_stop
 from fbt_rl.config import Mode
 from fbt_rl.data.tokenization import load_tokenizer
-from fbt_rl.decoding import SamplingParams, decode, pad_left
+from fbt_rl.decoding import DEFAULT_NEW_TOKENS, SamplingParams, decode, pad_left
 from fbt_rl.evaluation.answering import stop_check
 from fbt_rl.evaluation.evaluate import default_device, eos_token_ids
 from fbt_rl.model import is_fbt, load_model
@@ -45,8 +45,9 @@ _log = logging.getLogger(__name__)
 class FBTHarness(TemplateLM):
     """A model folder in one mode; the arguments are lm-eval's ``--model_args``, ``--batch_size`` and ``--device``.
 
-    ``prefill_passes``: default 2 in fused mode, else 1. ``max_gen_toks`` holds where a task names none; ``seed`` is for
-    tasks that sample. Raises ValueError for a mode or passes that the model cannot serve.
+    ``prefill_passes``: default 2 in fused mode, else 1. ``max_gen_toks`` holds where a task names none (default: 256,
+    but no more than half of the context, with a warning); ``seed`` is for tasks that sample. Raises ValueError for a
+    mode or passes that the model cannot serve.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class FBTHarness(TemplateLM):
         device: str | None = None,
         dtype: str = "float32",
         attn_implementation: str | None = None,
-        max_gen_toks: int = 256,
+        max_gen_toks: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -79,7 +80,9 @@ class FBTHarness(TemplateLM):
         self.prefill_passes = passes
         self.batch_size = int(batch_size)
         self.max_length: int = self.model.config.get_text_config().max_position_embeddings
-        self.max_gen_toks = max_gen_toks
+        self.max_gen_toks = max_gen_toks or min(DEFAULT_NEW_TOKENS, self.max_length // 2)
+        if max_gen_toks is None and self.max_gen_toks < DEFAULT_NEW_TOKENS:
+            _log.warning("max_gen_toks is %d, half of the model's context", self.max_gen_toks)
         self.seed = seed
         self._ends = eos_token_ids(self.model, self.tokenizer)
 

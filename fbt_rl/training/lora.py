@@ -38,10 +38,10 @@ def adapter_config(lora: LoraConfig, model: PreTrainedModel) -> PeftLoraConfig:
     )
 
 
-def merged_model(model: PeftModel, weights: dict[str, Any], arguments: TrainingArguments) -> PreTrainedModel:
-    """A plain model with the adapters of ``weights`` (``model``'s full state) merged in.
+def whole_model(model: PeftModel, weights: dict[str, Any], arguments: TrainingArguments) -> PeftModel:
+    """A copy of ``model`` with ``weights``, its full state, to save and to merge.
 
-    Built anew, because ``model``'s own parameters may be spread over the ranks.
+    ``model``'s own parameters may be spread over the ranks: saved from there, adapters would be empty.
     """
     base: Any = model.get_base_model()
     with unpartitioned(arguments):
@@ -50,5 +50,5 @@ def merged_model(model: PeftModel, weights: dict[str, Any], arguments: TrainingA
     tied = tuple(base.all_tied_weights_keys)  # ZeRO-3 gathers a shared weight once
     absent = [name for name in loaded.missing_keys if not (tied and name.endswith(tied))]
     if absent or loaded.unexpected_keys:
-        raise RuntimeError(f"adapters cannot be merged: missing {absent}, unexpected {loaded.unexpected_keys}")
-    return fresh.merge_and_unload()
+        raise RuntimeError(f"adapters cannot be saved: missing {absent}, unexpected {loaded.unexpected_keys}")
+    return fresh

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from fbt_rl.artifacts import StageContext, checkpoint_step, read_json, write_json
 from fbt_rl.config import RLStage, RowsStage
-from fbt_rl.training.lora import merged_model
+from fbt_rl.training.lora import whole_model
 from fbt_rl.training.optimizer import build_optimizer
 from fbt_rl.training.resharding import load_universal, reshard, resharded
 from fbt_rl.training.schedule import wsd_multiplier
@@ -217,30 +219,38 @@ class StageTrainer(Trainer):
     # --- the finished model ----------------------------------------------------------------------
 
     def export(self) -> None:
-        """Save full weights, configuration and tokenizer for later stages, by rename when complete.
+        """Save full weights, configuration and tokenizer for later stages, and adapters by themselves as well.
 
         Gathers ZeRO-3's partitions and merges adapters. Called on every rank; the first one writes.
         """
-        target = self.context.folder.model_dir
         weights: Any = self.accelerator.get_state_dict(self.model_wrapped)
         if self.is_world_process_zero():
-            temporary = target.with_name(f".{target.name}.tmp")
-            shutil.rmtree(temporary, ignore_errors=True)
             model = self.model
             if isinstance(model, PeftModel):
-                model = merged_model(model, weights, self.args)
+                adapted = whole_model(model, weights, self.args)
+                with self._written(self.context.folder.adapter_dir) as folder:
+                    adapted.save_pretrained(str(folder), save_embedding_layers=False)
+                model: Any = adapted.merge_and_unload()
                 weights = model.state_dict()
             # Gathered one by one, tied weights are apart and would be saved twice.
             weights = {name: value for name, value in weights.items() if name not in model.all_tied_weights_keys}
-            try:
-                model.save_pretrained(temporary, state_dict=weights)
-                self.processing_class.save_pretrained(temporary)
-                shutil.rmtree(target, ignore_errors=True)
-                temporary.rename(target)
-            except Exception as error:  # safetensors reports a full disk in its own way
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise save_error(target, error, self.context.folder.latest_checkpoint()) from error
+            with self._written(self.context.folder.model_dir) as folder:
+                model.save_pretrained(folder, state_dict=weights)
+                self.processing_class.save_pretrained(folder)
         barrier()
+
+    @contextmanager
+    def _written(self, target: Path) -> Iterator[Path]:
+        """A folder to write, which becomes ``target`` when it is complete."""
+        temporary = target.with_name(f".{target.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            yield temporary
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.rename(target)
+        except Exception as error:  # safetensors reports a full disk in its own way
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise save_error(target, error, self.context.folder.latest_checkpoint()) from error
 
     def _send_telemetry(self) -> None:
         """TRL would call home."""

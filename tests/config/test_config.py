@@ -56,6 +56,11 @@ def values():
         ("stages.rl.length.weight", 0.9, "stages.rl.length.weight: Input should be less than or equal to 0.5"),
         ("stages.sft.init_from", "nowhere", "the training stages above it are ['pretrain', 'extend']"),
         ("stages.rl.kind", "grpo", "'grpo' found using 'kind' does not match any of the expected tags"),
+        ("stages.rl.data", {"size": 5}, "stages.rl.data.kind: missing; there are arithmetic, files"),
+        ("stages.pretrain.data.0", {"size": 5}, "stages.pretrain.data.0.kind: missing; there are arithmetic, files"),
+        ("stages.rl.guard", {"data": {}}, "stages.rl.guard.data.kind: missing; there are arithmetic, files"),
+        ("stages.rl.scorer", {"passes": 2}, "stages.rl.scorer.use: missing; there are replay, jacobi, sequential"),
+        ("stages.more", {}, "stages.more.kind: missing; there are pretrain, extend, sft, rl, eval"),
         ("model.num_attention_heads", 5, "hidden_size 96 is not a multiple of num_attention_heads 5"),
         ("model.fusion", "none", "model.fusion 'none' has only mode 'standard'"),
         ("deepspeed.zero_stage", 4, "deepspeed.zero_stage: Input should be 0, 1, 2 or 3 (given: 4)"),
@@ -85,6 +90,26 @@ def test_one_ratio_a_rollout_goes_with_a_loss_that_counts_rollouts(values):
             parse_config(values)
     values["stages"]["rl"]["loss_type"] = "grpo"
     assert parse_config(values).stages["rl"].importance_level == "sequence"
+
+
+def test_where_rows_come_from_says_what_kind_a_data_section_is(values):
+    sections = [
+        {"paths": ["a.jsonl"], "prompt": "q", "answer": "a", "completion": "c"},
+        {"hub": {"path": "owner/set"}, "prompt": "q", "answer": "a", "completion": "c"},
+        {"preset": "gsm8k"},
+        {"preset": "gsm8k", "paths": ["a.jsonl"], "limit": 3},
+    ]
+    for data in sections:
+        configs = []
+        for section in (data, {"kind": "files", **data}):
+            given = copy.deepcopy(values)
+            for name in ("sft", "rl", "eval_before"):
+                given["stages"][name]["data"] = section
+            given["stages"]["pretrain"]["data"] = [section, section]
+            given["stages"]["rl"]["guard"] = {"data": section}
+            configs.append(parse_config(given))
+        assert configs[0] == configs[1]
+        assert configs[0].stages["rl"].guard.data.kind == "files"
 
 
 def test_all_mistakes_are_told_at_once(values):

@@ -120,6 +120,24 @@ def test_a_head_that_is_not_all_up_is_waited_for(monkeypatch, refusals, wait_s, 
             jobs.submit(one_stage(1), "http://head:8265")
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_rays_own_notes_are_left_out_of_a_log(monkeypatch, follow):
+    notes = ["2026-12-07 11:57:17,695\tINFO job_manager.py:581 -- Runtime env is setting up.\n"] * 2
+    ours = ["Running\n  base  pretrain  run\n", "2026-12-07 INFO is a date and a word\n", "the end, -- without a break"]
+
+    class Client:
+        def get_job_logs(self, _):
+            return "".join(pieces)
+
+        async def tail_job_logs(self, _):
+            for piece in pieces:
+                yield piece
+
+    pieces = [notes[0], ours[0], ours[1] + notes[1], ours[2]]
+    monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda address: Client())
+    assert "".join(jobs.logs("job", "http://head:8265", follow=follow)) == "".join(ours)
+
+
 # --- a head --------------------------------------------------------------------------------------
 
 
@@ -218,14 +236,16 @@ def test_submit_status_logs_stop_and_plain_ray_job_submit(cluster, tmp_path):
     # A long run is followed until it trains, then stopped: no worker is left.
     long_dir = tmp_path / "long"
     code, out, err = fbt(environment, "submit", long, "--run-dir", long_dir, *at)
-    assert code == 0, err
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 1
     job = out.strip()
     # Meanwhile one that cannot work: its own exit code and message are told.
     code, out, err = fbt(environment, "submit", wrong, "--run-dir", tmp_path / "wrong", *at)
     failed = out.strip()
     code, out, err = fbt(environment, "logs", failed, "-f", *at)
-    assert code == 1
+    assert (code, err) == (1, "")
     assert "not a multiple of micro_batch_rows 3" in out
+    assert not re.search(r"\b(INFO|WARNING)\b", out), out  # of Ray or DeepSpeed
     code, out, _ = fbt(environment, "status", failed, *at)
     assert code == 1
     assert out.startswith(f"{failed}: failed, exit code 2")
@@ -240,9 +260,11 @@ def test_submit_status_logs_stop_and_plain_ray_job_submit(cluster, tmp_path):
     assert workers(long_dir)
     code, out, _ = fbt(environment, "logs", job, *at)
     assert code == 0
+    assert not re.search(r"\b(INFO|WARNING)\b", out), out
     assert "[1/1] base (pretrain, 100000 steps)" in out
     code, out, err = fbt(environment, "stop", job, *at)
-    assert code == 0, err
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 1
     assert out.startswith(f"{job}: stopped")
     assert "run.json: interrupted" in out
     deadline = time.monotonic() + 20

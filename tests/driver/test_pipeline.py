@@ -48,6 +48,23 @@ def result(run_dir, name):
     return RunFolder(run_dir).stage(name).read_result()
 
 
+def test_all_in_this_process_whatever_the_resources(go, run_dir):
+    config = helpers.make_config(resources__workers=64, resources__grading="ray")
+    with pytest.raises(pipeline.StageFailed, match="stage 'tuned' failed on rank 0: ValueError: no more"):
+        go(config, {"fail_at": ["tuned", 3, "no more"]}, in_process=True)
+    assert RunFolder(run_dir).read_state()["stages"]["tuned"]["status"] == "failed"
+    out = go(config, in_process=True)
+    assert helpers.InProcess.started == 0  # neither Ray nor what stands for it
+    assert [line for line in out.splitlines() if line.startswith("[")] == [
+        "[2/3] tuned (sft, 4 steps)",
+        "[3/3] check (eval)",
+    ]
+    assert result(run_dir, "base") == {"loss": helpers.expected(6)}
+    assert result(run_dir, "tuned") == {"loss": helpers.expected(4)}
+    assert RunFolder(run_dir).read_state()["status"] == "finished"
+    assert "nothing to do" in go(helpers.make_config())  # to the command it is a run like any other
+
+
 def test_stages_run_in_order_and_the_folder_says_so(go, run_dir):
     config = helpers.make_config()
     out = go(config)

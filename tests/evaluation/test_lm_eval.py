@@ -54,6 +54,14 @@ def harness(folder):
     return cache(lambda mode="standard", given=None: FBTHarness(str(folder), mode, given, **settings))
 
 
+def test_the_default_length_of_answers_is_half_of_a_short_context(folder, caplog):
+    assert FBTHarness(str(folder)).max_gen_toks == CONTEXT // 2
+    assert f"max_gen_toks is {CONTEXT // 2}, half of the model's context" in caplog.text
+    caplog.clear()
+    assert FBTHarness(str(folder), max_gen_toks=40).max_gen_toks == 40
+    assert not caplog.text
+
+
 def requests(kind, arguments):
     return [Instance(request_type=kind, doc={}, arguments=each, idx=0) for each in arguments]
 

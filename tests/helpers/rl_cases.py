@@ -71,8 +71,11 @@ def settled_by_prompt(prompts, completions, completion_ids, **columns):
     ]
 
 
-def save_source(folder: Path, **shape: Any) -> Path:
-    """A model folder: random weights of unit scale, so that rows end at different lengths and states matter."""
+def save_source(folder: Path, end: float = 3, **shape: Any) -> Path:
+    """A model folder: random weights of unit scale, so that rows end at different lengths and states matter.
+
+    The greater ``end``, the sooner.
+    """
     tokenizer = build_tokenizer(TokenizerConfig(), [])
     torch.manual_seed(0)
     config = from_model_config(
@@ -86,7 +89,7 @@ def save_source(folder: Path, **shape: Any) -> Path:
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
     with torch.no_grad():  # an end now and then
-        model.get_input_embeddings().weight[tokenizer.eos_token_id] *= 3
+        model.get_input_embeddings().weight[tokenizer.eos_token_id] *= end
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

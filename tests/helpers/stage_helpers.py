@@ -8,7 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.state import AcceleratorState, GradientState
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from fbt_rl.artifacts import RunFolder, StageContext, StageFolder
@@ -144,6 +148,25 @@ def finish_ranks(processes: list[subprocess.Popen], timeout_s: float = 240) -> l
     finally:
         for process in processes:
             process.kill()
+
+
+def assert_adapter_is_the_model(source: Path, folder: StageFolder) -> None:
+    """Plain PEFT puts the stage's adapter on its source, and that is the stage's model."""
+    import fbt_rl.model  # noqa: F401  (the architecture)
+
+    tuned: Any = AutoModelForCausalLM.from_pretrained(folder.model_dir)
+    adapted: Any = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(source), str(folder.adapter_dir))
+    ids = torch.arange(24).reshape(2, 12)
+    fed_back: dict[str, Any] = {"num_passes": 3} if hasattr(tuned.config, "fusion") else {}
+    with torch.inference_mode():
+        for settings in ({}, fed_back):
+            difference = (adapted(ids, **settings).logits - tuned(ids, **settings).logits).abs().max()
+            assert difference <= 1e-5
+    kept = load_file(folder.adapter_dir / "adapter_model.safetensors")
+    assert all(value.numel() for value in kept.values())
+    assert any("lora_A" in name for name in kept)
+    assert any("feedback" in name for name in kept) == bool(fed_back)
+    assert not list(folder.path.glob(".*.tmp"))
 
 
 def losses(folder: StageFolder) -> list[dict[str, Any]]:

@@ -5,7 +5,9 @@ import json
 import pytest
 import torch
 from rl_cases import save_source
-from stage_helpers import finish_ranks, start_ranks
+from stage_helpers import assert_adapter_is_the_model, finish_ranks, start_ranks
+
+from fbt_rl.artifacts import StageFolder
 
 pytestmark = pytest.mark.timeout(700)
 
@@ -65,23 +67,31 @@ for folder, changes in json.loads(sys.argv[2]):
 """
 
 
+def name_of(division):
+    return "-".join(map(str, division))
+
+
 @pytest.fixture(scope="module")
-def gradients(tmp_path_factory):
+def base(tmp_path_factory):
+    return tmp_path_factory.mktemp("gradients")
+
+
+@pytest.fixture(scope="module")
+def gradients(base):
     """A division -> (gradient of every weight, row of metrics)."""
-    base = tmp_path_factory.mktemp("gradients")
     source, started = save_source(base / "source"), []
     for ranks in (1, 2):
         jobs = []
         for case, _, stage, parts in [division for division in DIVISIONS if division[1] == ranks]:
             rows = COMMON["prompts_per_step"] * COMMON["group_size"] // ranks // parts
             changes = {**COMMON, **CASES[case], "micro_batch_rows": rows, "deepspeed": {"zero_stage": stage}}
-            jobs.append((str(base / f"{case}-{ranks}-{stage}-{parts}"), changes))
+            jobs.append((str(base / name_of((case, ranks, stage, parts))), changes))
         started += start_ranks(SCRIPT, str(source), json.dumps(jobs), ranks=ranks)
     for code, output in finish_ranks(started, timeout_s=600):
         assert code == 0, output[-3000:]
 
-    def outcome(case, ranks, stage, parts):
-        folder = base / f"{case}-{ranks}-{stage}-{parts}"
+    def outcome(*division):
+        folder = base / name_of(division)
         return torch.load(folder / "gradients.pt"), json.loads((folder / "metrics.jsonl").read_text())
 
     return outcome
@@ -100,6 +110,12 @@ def test_division_does_not_change_the_gradient(gradients, division):
         assert other[name] == pytest.approx(row[name], rel=1e-6), name
     for name in ("loss", "standard_loss", "payload_zeroed"):  # whom a row swaps with depends on the ranks
         assert other[name] == pytest.approx(row[name], rel=1e-4), name
+
+
+@pytest.mark.parametrize("division", [division for division in DIVISIONS if division[0] == "lora"])
+@pytest.mark.usefixtures("gradients")
+def test_adapters_of_any_number_of_ranks_are_saved_whole(base, division):
+    assert_adapter_is_the_model(base / "source", StageFolder(base / name_of(division)))
 
 
 def test_the_batch_has_all_that_may_be_divided(gradients):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rl_cases import rl_context, run_rl, save_source, timeless
 from safetensors.torch import load_file
-from stage_helpers import finish_ranks, start_ranks
+from stage_helpers import assert_adapter_is_the_model, finish_ranks, start_ranks
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fbt_rl.config import RLStage
@@ -216,6 +216,7 @@ def test_adapters_are_merged_into_the_exported_model(source, tmp_path, scorer):
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert {"model.feedback.value_proj.weight", "model.text_model.layers.0.mlp.up_proj.weight"} <= changed
     assert "model.text_model.embed_tokens.weight" not in changed
+    assert_adapter_is_the_model(source, folder)
 
 
 RANK = """

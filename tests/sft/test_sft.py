@@ -5,7 +5,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from stage_helpers import context_of, losses, run_stage, small_config
+from stage_helpers import assert_adapter_is_the_model, context_of, losses, run_stage, small_config
 
 from fbt_rl.config import SFTStage
 from fbt_rl.config.file import ConfigError
@@ -146,7 +146,7 @@ def test_adapters_are_trained_and_merged(pretrained, tmp_path, zero_stage, monke
     # a low-rank change
     name = "model.text_model.layers.0.mlp.up_proj.weight"
     assert torch.linalg.matrix_rank(tuned[name] - source[name], rtol=1e-3) <= 4
-    assert load_model(folder.model_dir)
+    assert_adapter_is_the_model(context_of(small_config(), tmp_path, "pretrain").folder.model_dir, folder)
     assert losses(folder)[-1]["loss_pass_1"] < losses(folder)[0]["loss_pass_1"]
 
 
