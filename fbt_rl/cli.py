@@ -279,19 +279,30 @@ def _quiet_torch() -> None:
     logging.disable_progress_bar()
 
 
+# Commands that leave everything as it was; what else is stopped before its end may have written a part.
+_READING = ("check", "generate", "list", "logs", "status")
+
+
 def _stop(number: int, _frame: Any) -> None:
-    typer.echo("stopping; the same command goes on where this one stops", err=True)
+    command, *given = [word for word in sys.argv[1:] if word != "reward"] or [""]
+    if command == "run" or (command == "eval" and any(word.startswith("--out") for word in given)):
+        typer.echo("stopping; the same command goes on where this one stops", err=True)
+    else:
+        typer.echo(f"stopped{'; nothing was changed' if command in _READING else ' before it was done'}", err=True)
     sys.exit(128 + number)
 
 
 def main() -> None:
     """Run a command; every expected failure ends with one message on stderr and an exit code."""
     from fbt_rl.lock import Locked
+    from reward.apart import RewardTimeout
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:
         app()
+    except RewardTimeout as error:
+        _fail(error, 1)
     except ValueError as error:  # ConfigError, DataError, RewardError, RunRefused, PreflightError, ...
         _fail(error, 2)
     except (OSError, Locked) as error:

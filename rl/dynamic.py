@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fbt_rl.decoding import Completion
+from reward.apart import TIMED_OUT
 from reward.base import NOT_FINITE, RAISED
 from rl.rewards import OUT_OF_BOUNDS, Judgement
 
@@ -30,7 +31,7 @@ class Groups:
     first_correct: list[float]  # M * G: correctness of the samples drawn first, before any place was given another
 
     def table(self) -> list[list[float]]:
-        """(M * G, 9): one row a sample, in the order of the fields of :class:`rl.monitor.Outcomes`."""
+        """(M * G, 10): one row a sample, in the order of the fields of :class:`rl.monitor.Outcomes`."""
         group_size = len(self.completions) // len(self.problems)
         return [
             [
@@ -38,7 +39,7 @@ class Groups:
                 judgement.correct,
                 len(completion.token_ids),
                 completion.truncated,
-                *(kind in judgement.errors for kind in (NOT_FINITE, OUT_OF_BOUNDS, RAISED)),
+                *(kind in judgement.errors for kind in (NOT_FINITE, OUT_OF_BOUNDS, RAISED, TIMED_OUT)),
                 self.attempts[row // group_size],
                 self.first_correct[row],
             ]

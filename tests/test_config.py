@@ -117,7 +117,7 @@ def test_bad_overrides(override, message):
 def test_unreadable_files(tmp_path):
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [")
-    with pytest.raises(ConfigError, match=r"broken.yaml: not valid YAML \(expected the node content.*in line 1, column 5"):
+    with pytest.raises(ConfigError, match=r"broken.yaml: not valid YAML \(expected the node.*in line 1, column 5"):
         load_config(broken)
     broken.write_text("- 1")
     with pytest.raises(ConfigError, match="must hold a mapping"):
