@@ -144,7 +144,7 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     parts = key.split(".")
     if not sign or not all(parts):
-        raise ConfigError(f"{_short(override)}: not of the form dotted.key=value")
+        raise ConfigError(f"{_short(key) or repr(override)}: not of the form dotted.key=value")
     value = _read_yaml(text, key)
     node: Any = values
     for depth, part in enumerate(parts):
