@@ -142,10 +142,6 @@ def test_partial_credit_is_not_shaped():
     assert [judgement[:2] for judgement in judged] == [(0.5, 0), (0, 0)]
 
 
-def termed(prompts, completions, completion_ids, *, value, **columns):
-    return [Verdict(True, 1.0, terms={"style": 0.25, "form": 0.75}, metadata={"words": number}) for number in value]
-
-
 def test_terms_and_metadata_are_recorded_and_not_read():
     rewards = StageRewards([RewardConfig(use="reward_functions:termed", weight=2.0)], None, group_size=2)
     judged = rewards(["p"] * 2, ["c"] * 2, [[1]] * 2, [False] * 2, value=[3, None])
