@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 from reward.apart import RewardApart
 from reward.base import Reward, RewardError
 
-BUILT_IN = {"math": "reward.math_answer:math_verdicts", "code": "reward.code_tests:code_verdicts"}
+BUILT_IN = {"math": "reward.math.answer:math_verdicts", "code": "reward.code.program:code_verdicts"}
 TIME_LIMIT_S = 60.0  # of one call of a function that is not built in, unless another is given
 ENTRY_POINTS = "fbt_rl.rewards"  # the group in which installed packages name theirs
 _GIVEN = ("prompts", "completions", "completion_ids", "group")  # parameters that are no settings
