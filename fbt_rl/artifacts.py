@@ -23,7 +23,7 @@ from typing import Any
 from fbt_rl.config import RunConfig
 from reward.base import Verdict
 
-# (use, args, columns, cpus) -> a reward's verdicts; None: the process at work on them was lost.
+# (use, args, columns, cpus, time_limit_s) -> a reward's verdicts; None: the process at work on them was lost.
 Remote = Callable[..., list[Verdict] | None]
 
 _CHECKPOINT_NAME = re.compile(r"step-(\d{6,})")

@@ -296,8 +296,16 @@ def _note(sentence: str) -> None:
     typer.echo(sentence, err=True)
 
 
+# Commands that leave everything as it was; what else is stopped before its end may have written a part.
+_READING = ("check", "generate", "list", "logs", "status")
+
+
 def _stop(number: int, _frame: Any) -> None:
-    typer.echo("stopping; the same command goes on where this one stops", err=True)
+    command, *given = [word for word in sys.argv[1:] if word != "reward"] or [""]
+    if command == "run" or (command == "eval" and any(word.startswith("--out") for word in given)):
+        typer.echo("stopping; the same command goes on where this one stops", err=True)
+    else:
+        typer.echo(f"stopped{'; nothing was changed' if command in _READING else ' before it was done'}", err=True)
     sys.exit(128 + number)
 
 
@@ -305,12 +313,15 @@ def main() -> None:
     """Run a command; every expected failure ends with one message on stderr and an exit code."""
     from fbt_rl.driver.lock import Locked
     from fbt_rl.driver.quiet import quiet_libraries
+    from reward.apart import RewardTimeout
 
     quiet_libraries()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:
         app()
+    except RewardTimeout as error:
+        _fail(error, 1)
     except ValueError as error:  # ConfigError, DataError, RewardError, RunRefused, PreflightError, ...
         _fail(error, 2)
     except (OSError, Locked) as error:

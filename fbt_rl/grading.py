@@ -12,8 +12,9 @@ from typing import Any
 
 from fbt_rl.artifacts import Remote
 from fbt_rl.config import RewardConfig
+from reward.apart import LOST
 from reward.base import Reward, Verdict
-from reward.load import load_reward
+from reward.load import load_limited
 
 _WAITING = 64  # remote calls that one rank waits for at a time
 
@@ -23,22 +24,25 @@ class RemoteReward(Reward):
     """A reward that is computed elsewhere, each call on as many CPUs as the reward has workers."""
 
     remote: Remote = field(kw_only=True)
+    time_limit_s: float | None = field(kw_only=True)
 
     def _judge(self, given: dict[str, Any]) -> list[Verdict]:
         """Rows whose process was lost are not judged (``grader``)."""
         args = self.args
         if "workers" in inspect.signature(self.function).parameters:
             args = {"workers": 1} | args  # unless the user wants more: calls are what runs side by side here
-        found = self.remote(self.name, args, given, cpus=args.get("workers", 1))
-        return found or [Verdict(None, None, error="grader") for _ in given["completions"]]
+        found = self.remote(self.name, args, given, cpus=args.get("workers", 1), time_limit_s=self.time_limit_s)
+        return found or [Verdict(None, None, error=LOST) for _ in given["completions"]]
 
 
 def load_stage_reward(config: RewardConfig, remote: Remote | None) -> Reward:
     """The reward that ``config`` names, computed by ``remote`` where there is one. Raises RewardError."""
-    reward = load_reward(config.use, config.args)
+    reward = load_limited(config.use, config.args, config.time_limit_s)
     if remote is None:
         return reward
-    return RemoteReward(reward.name, reward.function, reward.args, concurrent=True, remote=remote)
+    return RemoteReward(
+        reward.name, reward.function, config.args, concurrent=True, remote=remote, time_limit_s=config.time_limit_s
+    )
 
 
 def grading_threads(remote: Remote | None = None) -> ThreadPoolExecutor:

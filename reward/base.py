@@ -25,7 +25,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +35,26 @@ logger = logging.getLogger(__name__)
 NOT_FINITE = "not_finite"  # the score was NaN or infinite
 RAISED = "raised"  # the function raised an exception on this row
 
+_VERY_LONG = "and so on " * 3000
+
+# Settings of the built-in rewards, within bounds (reward.load checks args by the types of parameters).
+Workers = Annotated[int, Interval(ge=1, le=1024)]
+Seconds = Annotated[float, Interval(gt=0.0, le=86_400.0)]
+Megabytes = Annotated[int, Interval(ge=16, le=2**20)]
+
 Completion = str | Sequence[dict[str, Any]]
 RewardFunction = Callable[..., Sequence[Any]]
 
 
 class RewardError(ValueError):
-    """A reward cannot be loaded, or broke its contract; the message says which and how."""
+    """A reward cannot be loaded, or broke its contract; the message says which and how.
+
+    ``key`` is the setting of the config to look at: ``use``, ``args.NAME``, ``time_limit_s``.
+    """
+
+    def __init__(self, message: str, key: str = "use"):
+        super().__init__(message)
+        self.key = key
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +119,31 @@ class Reward:
         start = time.perf_counter()
         return self.verdicts(*args, **columns), time.perf_counter() - start
 
-    def dry_call(self, prompt: Any, completion: Completion, **columns: Any) -> Verdict:
-        """The verdict on one row. Raises :class:`RewardError` also for whatever the function raises."""
-        given = self._given([prompt], [completion], [[0]], {name: [value] for name, value in columns.items()})
+    def dry_call(self, problems: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+        """The verdicts on two groups of answers: to the first of ``problems`` the right one and an empty one, to the
+        last the right one and a very long one.
+
+        A problem has ``prompt``, ``completion`` (the right one) and the reward's columns. Raises :class:`RewardError`
+        also for whatever the function raises.
+        """
+        first, last = problems[0], problems[-1]
+        asked = [first, first, last, last]
+        texts = [first["completion"], _like(first["completion"], ""), last["completion"]]
+        texts.append(_like(last["completion"], _VERY_LONG))
+        names = dict.fromkeys(name for row in asked for name in row if name not in ("prompt", "completion"))
+        columns: dict[str, Any] = {name: [row.get(name) for row in asked] for name in names}
+        ids = [[0] * (1 + len(completion_text(text)) // 4) for text in texts]
+        given = self._given([row["prompt"] for row in asked], texts, ids, columns | {"group": [0, 0, 1, 1]})
+        tried = f"it was tried on {len(asked)} rows, with {', '.join(given)}"
         try:
-            return self._call(given)[0]
+            verdicts = self._call(given)
         except RewardError:
             raise
         except Exception as error:
-            raise RewardError(
-                f"reward {self.name!r} raised {type(error).__name__}: {error}; it was tried on one row, "
-                f"with {', '.join(given)}"
-            ) from error
+            raise RewardError(f"reward {self.name!r} raised {type(error).__name__}: {error}; {tried}") from error
+        if all(verdict.error == NOT_FINITE for verdict in verdicts):
+            raise RewardError(f"reward {self.name!r} gave no finite number; {tried}")
+        return verdicts
 
     @cached_property
     def needs(self) -> frozenset[str]:
@@ -229,6 +258,11 @@ def completion_text(completion: Completion) -> str:
     if isinstance(completion, str):
         return completion
     return "\n".join(str(message.get("content") or "") for message in completion)
+
+
+def _like(completion: Completion, text: str) -> Completion:
+    """``text`` as a completion of the same kind."""
+    return text if isinstance(completion, str) else [{"role": "assistant", "content": text}]
 
 
 def group_labels(values: Sequence[Any]) -> list[int]:

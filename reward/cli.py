@@ -23,6 +23,9 @@ Spec = Annotated[
     str, typer.Argument(help="A name of reward list, package.module:function or path/to/file.py:function.")
 ]
 Args = Annotated[list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="A setting of the reward.")]
+Limit = Annotated[
+    float | None, typer.Option("--time-limit", min=0.001, max=604_800, help="Seconds of one call; of your own 60.")
+]
 
 
 @app.command("list")
@@ -39,6 +42,7 @@ def check(
     spec: Spec,
     data: Annotated[Path | None, typer.Option(help="JSON lines with the reward's columns; default: one row.")] = None,
     arg: Args = None,
+    time_limit: Limit = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Rows at most.")] = None,
     shaping: Annotated[
         bool, typer.Option("--shaping", help="Any score will do: it does not say right or wrong.")
@@ -47,7 +51,7 @@ def check(
     """Right completions must score 1, empty ones and garbage 0; exit code 1 if they do not."""
     from reward.commands import check_reward
 
-    trials = check_reward(_load(spec, arg), data, limit)
+    trials = check_reward(_load(spec, arg, time_limit), data, limit, say=lambda text: typer.echo(text, err=True))
     for trial in trials:
         typer.echo(trial)
     if shaping:
@@ -66,6 +70,7 @@ def score(
     data: Annotated[Path, typer.Option(help="JSON lines with completion and the reward's columns.")],
     out: Annotated[Path, typer.Option(help="The file to write: the same rows with score, correct and error.")],
     arg: Args = None,
+    time_limit: Limit = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Grade completions in a file."""
@@ -74,7 +79,7 @@ def score(
     from reward.commands import check_target, score_file
 
     check_target(data, out, force=force)
-    reward = _load(spec, arg)
+    reward = _load(spec, arg, time_limit)
     with tqdm(unit="row", disable=None) as bar:  # None: shown on a terminal only
         scored = score_file(reward, data, out, force=force, progress=bar.update)
     for line in scored.bad:
@@ -82,9 +87,9 @@ def score(
     typer.echo(scored)
 
 
-def _load(spec: str, given: list[str] | None) -> Any:
+def _load(spec: str, given: list[str] | None, time_limit_s: float | None) -> Any:
     from reward.base import RewardError
-    from reward.load import load_reward
+    from reward.load import load_limited
 
     args = {}
     for part in given or []:
@@ -95,13 +100,15 @@ def _load(spec: str, given: list[str] | None) -> Any:
             args[name] = json.loads(value)
         except ValueError:
             args[name] = value  # plain text needs no quotes
-    return load_reward(spec, args)
+    return load_limited(spec, args, time_limit_s)
 
 
 def main() -> None:
     """Run a command by itself; expected failures are one message and an exit code."""
+    from reward.apart import RewardTimeout
+
     try:
         app()
     except (ValueError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
-        raise SystemExit(2 if isinstance(error, ValueError) else 1) from error
+        raise SystemExit(1 if isinstance(error, OSError | RewardTimeout) else 2) from error

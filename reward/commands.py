@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reward.apart import RewardApart
 from reward.base import Completion, Reward, RewardError, Verdict, group_labels
 from reward.length import LENGTH_REWARDS
 from reward.load import BUILT_IN, installed
@@ -92,11 +93,17 @@ class Trial:
         )
 
 
-def check_reward(reward: Reward, data: Path | None = None, limit: int | None = None) -> list[Trial]:
+def check_reward(
+    reward: Reward,
+    data: Path | None = None,
+    limit: int | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> list[Trial]:
     """Judge the right completion of each row, an empty one, and garbage.
 
     The right one is the row's ``completion``, else its ``answer`` (in a box, unless it has one). Without
-    ``data`` one row is made up. Raises :class:`RewardError` for bad rows, and for a reward that raises on the first.
+    ``data`` one row is made up. ``say`` is told what is being done. Raises :class:`RewardError` for bad rows, and for a
+    reward that fails its :meth:`~reward.base.Reward.dry_call`.
     """
     if data is None:
         lines = iter([Line(1, _SAMPLES.get(reward.name, _SAMPLES["math"]))])
@@ -108,8 +115,10 @@ def check_reward(reward: Reward, data: Path | None = None, limit: int | None = N
             raise RewardError("\n".join(faults[:10]))
         rows = [line.row for line in batch]
         if not trials[0].rows:
-            columns = {name: value for name, value in rows[0].items() if name not in _NO_COLUMNS}
-            reward.dry_call(rows[0].get("prompt", ""), _gold(rows[0]), **columns)
+            within = f", limit {reward.time_limit_s:g} s" if isinstance(reward, RewardApart) else ""
+            say(f"trying {reward.name!r} on 4 rows{within}")
+            reward.dry_call([_problem(rows[0]), _problem(rows[1 if len(rows) > 1 else 0])])
+            say("judging right, empty and garbage completions")
         garbage = [_GARBAGE[line.number % len(_GARBAGE)] for line in batch]
         for trial, completions in zip(trials, ([_gold(row) for row in rows], [""] * len(rows), garbage), strict=True):
             _try(trial, reward, batch, completions)
@@ -129,6 +138,12 @@ def _try(trial: Trial, reward: Reward, batch: list[Line], completions: Sequence[
         trial.errors.update([verdict.error] if verdict.error else [])
         if verdict.score != trial.wanted and len(trial.odd) < 5:
             trial.odd.append(f"line {line.number}: {trial.kind} scored {verdict.score} ({verdict.error})")
+
+
+def _problem(row: dict[str, Any]) -> dict[str, Any]:
+    """The row as a dry call takes it."""
+    columns = {name: value for name, value in row.items() if name not in _NO_COLUMNS}
+    return columns | {"prompt": row.get("prompt", ""), "completion": _gold(row)}
 
 
 def _gold(row: dict[str, Any]) -> Completion:

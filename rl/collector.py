@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fbt_rl.config import RLStage
 from fbt_rl.decoding import Completion, SamplingParams, decode
+from reward.apart import TIMED_OUT
 from reward.base import NOT_FINITE, RAISED
 from reward.reasoning import reasoning_tokens
 from rl.monitor import Outcomes
@@ -51,6 +52,7 @@ class Groups:
             "not_finite": [NOT_FINITE in kinds for kinds in errors],
             "out_of_bounds": [OUT_OF_BOUNDS in kinds for kinds in errors],
             "raised": [RAISED in kinds for kinds in errors],
+            "timed_out": [TIMED_OUT in kinds for kinds in errors],
             "attempts": [attempts for attempts in self.attempts for _ in range(group_size)],
             "first_correct": self.first_correct,
         }

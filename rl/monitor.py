@@ -36,6 +36,7 @@ class Outcomes:
     not_finite: Tensor  # (B,), 1 or 0: a reward was NaN or infinite
     out_of_bounds: Tensor  # (B,), 1 or 0: a reward lay beyond the bound
     raised: Tensor  # (B,), 1 or 0: a reward raised an exception
+    timed_out: Tensor  # (B,), 1 or 0: a reward did not return in time
     attempts: Tensor  # (B,), fresh prompts that the row's group has been given
     first_correct: Tensor  # (B,), as correct, of the rollouts drawn first
 
@@ -64,6 +65,7 @@ class Outcomes:
             "not_finite": int(self.not_finite.sum()),
             "out_of_bounds": int(self.out_of_bounds.sum()),
             "raised": int(self.raised.sum()),
+            "timed_out": int(self.timed_out.sum()),
             "degenerate_groups": (replaced + degenerate.sum().item()) / (replaced + rows),
             "resamples": replaced / rows,
             "accuracy_first": self.first_correct.nanmean().item(),

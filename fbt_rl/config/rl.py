@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, model_validator
 
-from fbt_rl.config.sections import Count, DataConfig, Fraction, Strict
+from fbt_rl.config.sections import Count, DataConfig, Float, Fraction, Int, KeyFault, Signed, Strict
 
 
 class ReplayScorer(Strict):
     """One pass fused with the recorded states, then ``passes`` (METHOD: n) that re-fuse those of the one before."""
 
     use: Literal["replay"] = "replay"
-    passes: Annotated[int, Field(ge=0, le=8)] = 1
+    passes: Annotated[Int, Field(ge=0, le=8)] = 1
 
 
 class JacobiScorer(Strict):
@@ -39,15 +39,15 @@ class GuardConfig(Strict):
     data: DataConfig  # problems that are not trained on; all of them are answered at each measurement
     every: Count = 20  # steps
     margin: Fraction = 0.01  # of accuracy: so much below the value before RL is no loss
-    factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5  # w times it after a loss, divided by it after none
+    factor: Annotated[Float, Field(gt=0.0, lt=1.0)] = 0.5  # w times it after a loss, divided by it after none
     batch_size: Count = 256
 
 
 class Ceiling(Strict):
     """Above ``warn`` a figure is told of, above ``stop`` it ends the run; null: never."""
 
-    warn: FiniteFloat | None = None
-    stop: FiniteFloat | None = None
+    warn: Signed | None = None
+    stop: Signed | None = None
 
     def passed(self, value: float, bound: float | None) -> bool:
         return bound is not None and value > bound
@@ -55,7 +55,9 @@ class Ceiling(Strict):
     @model_validator(mode="after")
     def _warn_first(self) -> Ceiling:
         if self.warn is not None and self.stop is not None and self.passed(self.warn, self.stop):
-            raise ValueError(f"warn {self.warn:g} lies beyond stop {self.stop:g}: the run would end before it warns")
+            raise KeyFault(
+                "warn", f"warn {self.warn:g} lies beyond stop {self.stop:g}: the run would end before it warns"
+            )
         return self
 
 

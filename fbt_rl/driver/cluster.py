@@ -21,7 +21,7 @@ from typing import Any
 from fbt_rl.driver import reaper
 from fbt_rl.driver.resources import Available, GroupSize, this_machine
 from reward.base import Reward, Verdict
-from reward.load import load_reward
+from reward.load import load_limited
 
 # Read by Ray when it is imported or started; the user's own values win.
 for _name, _value in {
@@ -197,8 +197,10 @@ class Cluster:
         }
 
 
-def remote_verdicts(use: str, args: dict[str, Any], given: dict[str, Any], *, cpus: int) -> list[Verdict] | None:
-    """What :func:`reward.load.load_reward`'s reward says of ``given``, computed by a Ray task on ``cpus`` CPUs.
+def remote_verdicts(
+    use: str, args: dict[str, Any], given: dict[str, Any], *, cpus: int, time_limit_s: float | None = None
+) -> list[Verdict] | None:
+    """What :func:`reward.load.load_limited`'s reward says of ``given``, computed by a Ray task on ``cpus`` CPUs.
 
     What it logs is logged here. None if its process was lost, and those of further tries. To be called in a process of
     the cluster.
@@ -206,7 +208,7 @@ def remote_verdicts(use: str, args: dict[str, Any], given: dict[str, Any], *, cp
     # Not in the worker group's own placement group, whose CPUs are the workers'.
     task = ray.remote(_verdicts).options(num_cpus=cpus, scheduling_strategy="SPREAD", max_retries=2)
     try:
-        verdicts, told = ray.get(task.remote(use, args, given))
+        verdicts, told = ray.get(task.remote(use, args, given, time_limit_s))
     except (WorkerCrashedError, OutOfMemoryError, NodeDiedError):
         return None
     for level, text in told:
@@ -214,7 +216,9 @@ def remote_verdicts(use: str, args: dict[str, Any], given: dict[str, Any], *, cp
     return verdicts
 
 
-def _verdicts(use: str, args: dict[str, Any], given: dict[str, Any]) -> tuple[list[Verdict], list[tuple[int, str]]]:
+def _verdicts(
+    use: str, args: dict[str, Any], given: dict[str, Any], time_limit_s: float | None
+) -> tuple[list[Verdict], list[tuple[int, str]]]:
     """Of a reward; and what it had to say, which would be lost in the log of a process that nobody looks at."""
     told: list[tuple[int, str]] = []
 
@@ -226,15 +230,15 @@ def _verdicts(use: str, args: dict[str, Any], given: dict[str, Any]) -> tuple[li
     source.addHandler(keep)
     source.propagate = False
     try:
-        return _loaded(use, json.dumps(args)).verdicts(**given), told
+        return _loaded(use, json.dumps(args), time_limit_s).verdicts(**given), told
     finally:
         source.removeHandler(keep)
 
 
 @functools.lru_cache(maxsize=16)
-def _loaded(use: str, args: str) -> Reward:
+def _loaded(use: str, args: str, time_limit_s: float | None) -> Reward:
     """Once a process: a reward may load much, and keep it."""
-    return load_reward(use, json.loads(args))
+    return load_limited(use, json.loads(args), time_limit_s)
 
 
 def _check_address(address: str) -> None:

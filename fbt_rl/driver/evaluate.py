@@ -27,7 +27,7 @@ from fbt_rl.config.task_presets import TASKS
 from fbt_rl.data.tables import FORMATS
 from fbt_rl.driver.preflight import has_feedback
 from fbt_rl.driver.worker import error_log, failure, output_to, record_failure
-from reward.load import load_reward
+from reward.load import load_limited
 
 
 def refuse_other_evaluation(out: Path, settings: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def evaluate_tasks(
         problems = load_problems(stage.data, seed, needs=("prompt", "answer"))
         if len(temperatures) > 1:
             require_halves(problems["problem_id"])
-        reward = load_reward(stage.reward.use, stage.reward.args)
+        reward = load_limited(stage.reward.use, stage.reward.args, stage.reward.time_limit_s)
         tables = {
             temperature: evaluate_model(
                 model,
@@ -295,7 +295,7 @@ def evaluate_file(
     given = {"generations": str(path.absolute())}  # the same file may be judged again by another map
     if out is not None:
         refuse_other_evaluation(out, given)
-    reward = load_reward(settings.use, settings.args)
+    reward = load_limited(settings.use, settings.args, settings.time_limit_s)
     count_tokens = _token_counter(tokenizer) if tokenizer else None
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as place:
         folder = StageFolder(Path(place))

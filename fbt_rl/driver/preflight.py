@@ -11,10 +11,10 @@ from typing import Any
 
 from fbt_rl.artifacts import read_json
 from fbt_rl.config import EvalStage, FileData, ModelConfig, RewardConfig, RLStage, RunConfig, StageConfig
-from fbt_rl.config.sections import DataConfig
 from fbt_rl.data.problems import DataError, Role, check_data, read_rows
 from fbt_rl.driver.resources import Available, ResourceError, plan_group
-from fbt_rl.training.deepspeed import deepspeed_settings, split_batch
+from fbt_rl.training.deepspeed import BatchSplit, deepspeed_settings, split_batch
+from reward.base import RewardError
 
 _NEEDS: dict[str, tuple[Role, ...]] = {
     "pretrain": (),
@@ -23,7 +23,12 @@ _NEEDS: dict[str, tuple[Role, ...]] = {
     "rl": ("prompt", "answer"),
     "eval": ("prompt", "answer"),
 }
-_SAMPLE = {"problem_id": "sample-1", "prompt": "3+4", "completion": "3+4=7 \\boxed{7}", "answer": "7"}
+# Problems like those of the arithmetic data, which are made by the workers.
+_SAMPLES = [
+    {"problem_id": f"sample-{text}", "prompt": text, "question": text, "level": "2", "subject": ""}
+    | {"completion": f"{text}={answer} \\boxed{{{answer}}}", "answer": answer}
+    for text, answer in (("3+4", "7"), ("9-1", "8"))
+]
 _SPARE_BYTES = 200 * 2**20  # logs, metrics, generations, the report
 
 
@@ -38,61 +43,73 @@ def check_run(config: RunConfig, run_dir: Path, stages: list[str], available: Av
     def attempt(where: str, check: Callable[[], object]) -> None:
         try:
             check()
+        except RewardError as error:
+            faults.append(f"{where}.{error.key}: {error}")
         except (ValueError, OSError) as error:
-            faults.append(f"{where}{error}")
+            faults.append(f"{where}: {error}" if where else str(error))
 
     workers: int | None = None
     try:
         workers = plan_group(config.resources, available).workers
     except ResourceError as error:
         faults.append(str(error))
-    attempt("trackers: ", lambda: _check_trackers(config.trackers))
-    attempt("model.path: ", lambda: _check_model(config, stages))
+    attempt("trackers", lambda: _check_trackers(config.trackers))
+    attempt("model.path", lambda: _check_model(config, stages))
     if config.tokenizer.path is not None:
-        attempt("tokenizer.path: ", lambda: _check_tokenizer(Path(config.tokenizer.path or "")))
-    attempt("", lambda: _check_room(config, run_dir, stages))
+        attempt("tokenizer.path", lambda: _check_tokenizer(Path(config.tokenizer.path or "")))
+    attempt("run_dir", lambda: _check_room(config, run_dir, stages))
     for name in stages:
-        for where, check in _stage_checks(config, config.stages[name], workers):
-            attempt(f"stages.{name}{where}: ", check)
+        for where, check in _stage_checks(config, name, workers):
+            attempt(where, check)
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
 
 
-def _stage_checks(
-    config: RunConfig, stage: StageConfig, workers: int | None
-) -> Iterator[tuple[str, Callable[[], object]]]:
+def _stage_checks(config: RunConfig, name: str, workers: int | None) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each with the path of the key that it is about; "": its messages start with theirs."""
+    stage, here = config.stages[name], f"stages.{name}"
     parts = stage.data if isinstance(stage.data, list) else [stage.data]
-    for part in parts:
-        yield ".data", lambda part=part: check_data(part, _NEEDS[stage.kind])
+    for number, part in enumerate(parts):
+        place = f"{here}.data.{number}" if isinstance(stage.data, list) else f"{here}.data"
+        yield place, lambda part=part: check_data(part, _NEEDS[stage.kind])
     if isinstance(stage, RLStage) and stage.guard is not None:
         guard = stage.guard
-        yield ".guard.data", lambda: check_data(guard.data, _NEEDS["rl"])
+        yield f"{here}.guard.data", lambda: check_data(guard.data, _NEEDS["rl"])
     if isinstance(stage, RLStage) and stage.saved_batch is not None:
         batch = Path(stage.saved_batch)
-        yield ".saved_batch", lambda: _check_batch(batch)
-    rewards = stage.rewards if isinstance(stage, RLStage) else [stage.reward] if isinstance(stage, EvalStage) else []
-    for reward in rewards:
-        yield "", lambda reward=reward: _check_reward(reward, parts[0])
+        yield f"{here}.saved_batch", lambda: _check_batch(batch)
+    if isinstance(stage, RLStage):
+        for number, reward in enumerate(stage.rewards):
+            yield f"{here}.rewards.{number}", lambda reward=reward: _check_reward(reward, stage)
+    elif isinstance(stage, EvalStage):
+        yield f"{here}.reward", lambda: _check_reward(stage.reward, stage)
     if not isinstance(stage, EvalStage) and workers is not None:
         limit = stage.optimizer.max_grad_norm
-        yield "", lambda: deepspeed_settings(config.deepspeed, split_batch(stage, workers), limit)
+        yield here, lambda: split_batch(stage, workers)
+        yield "", lambda: deepspeed_settings(config.deepspeed, BatchSplit(workers, 1, 1), limit)
 
 
-def _check_reward(config: RewardConfig, data: DataConfig) -> None:
-    """It can be loaded and answers for one row, the first of the data; built-in ones test themselves."""
-    from reward.load import BUILT_IN, load_reward
+def _check_reward(config: RewardConfig, stage: RLStage | EvalStage) -> None:
+    """It can be loaded, and it judges answers to the first two problems of the data; built-in ones test themselves."""
+    from reward.load import BUILT_IN, load_limited
 
-    reward = load_reward(config.use, config.args)
+    reward = load_limited(config.use, config.args, config.time_limit_s)
     if config.use in BUILT_IN:
         return
-    row = _SAMPLE
-    if isinstance(data, FileData):
+    rows = _SAMPLES
+    if isinstance(stage.data, FileData) and stage.data.hub is None:
         try:
-            (row,) = read_rows(data.model_copy(update={"limit": 1}), _NEEDS["rl"])
+            rows = read_rows(stage.data.model_copy(update={"limit": min(stage.data.limit or 2, 2)}), _NEEDS["rl"])
         except DataError:  # told of by the check of the data
             return
-    columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
-    reward.dry_call(row["prompt"], row["completion"] or row["answer"], **columns)
+    reward.dry_call([_problem(row, stage) for row in rows])
+
+
+def _problem(row: dict[str, str], stage: RLStage | EvalStage) -> dict[str, str]:
+    """As a dry call takes it, with the columns that a reward is given in such a stage."""
+    names = ("problem_id", "answer") if isinstance(stage, EvalStage) else tuple(row)
+    columns = {name: row[name] for name in names if name != "prompt"}
+    return columns | {"prompt": row["question"], "completion": row["completion"] or row["answer"]}
 
 
 def _check_trackers(names: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from reward.base import Completion, RewardError, Verdict, completion_text
+from reward.base import Completion, Megabytes, RewardError, Seconds, Verdict, Workers, completion_text
 from reward.code import sandbox
 from reward.code.sandbox import Level, Limits, SandboxError
 
@@ -65,9 +65,9 @@ def code_verdicts(
     setup: Sequence[str | None] | None = None,
     prompt: Sequence[str] | None = None,
     partial: bool = False,
-    workers: int = 2,
-    wall_s: float = 10.0,
-    memory_mb: int = 512,
+    workers: Workers = 2,
+    wall_s: Seconds = 10.0,
+    memory_mb: Megabytes = 512,
     require: Level = "namespaces",
     **columns: Any,
 ) -> list[Verdict]:

@@ -13,9 +13,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from reward.base import Completion, RewardError, Verdict, completion_text
+from annotated_types import Interval
+
+from reward.base import Completion, Megabytes, RewardError, Seconds, Verdict, Workers, completion_text
 from reward.math import pool
 from reward.math.extraction import DEFAULT_FORMS, Form, extract_answer
 from reward.math.notation import plain_text, tidy
@@ -60,11 +62,11 @@ def math_verdicts(
     numeric: bool = False,
     percent: Percent = "unit",
     decimal_comma: bool = True,
-    digits: int = 5,
+    digits: Annotated[int, Interval(ge=0, le=1000)] = 5,
     ordered: bool = False,
-    workers: int = 2,
-    time_limit_s: float = 5.0,
-    memory_mb: int = 1024,
+    workers: Workers = 2,
+    time_limit_s: Seconds = 5.0,
+    memory_mb: Megabytes = 1024,
     **columns: Any,
 ) -> list[Verdict]:
     """As :func:`grade` for each completion, with limits: formulas are compared in worker processes.

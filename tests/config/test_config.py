@@ -129,7 +129,7 @@ def test_overrides_reach_into_mappings_and_lists():
     ("override", "message"),
     [
         ("seed", "not of the form dotted.key=value"),
-        ("seed.x=1", "override seed.x: seed is a single value"),
+        ("seed.x=1", "seed.x: seed is a single value"),
         ("stages.pretrain.data.9.size=1", "is a list of 1"),
         ("stages.rl.sped=1", "stages.rl.sped: unknown key"),
     ],
@@ -142,7 +142,7 @@ def test_bad_overrides(override, message):
 def test_unreadable_files(tmp_path):
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [")
-    with pytest.raises(ConfigError, match="cannot read"):
+    with pytest.raises(ConfigError, match=r"broken.yaml: not valid YAML \(expected the node.*in line 1, column 5"):
         load_config(broken)
     broken.write_text("- 1")
     with pytest.raises(ConfigError, match="must hold a mapping"):

@@ -72,7 +72,7 @@ def test_rewards(tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("1 +")
     for use, fault in (
-        ("nothing", "stages.check: no reward 'nothing'"),
+        ("nothing", "stages.check.reward.use: no reward 'nothing'"),
         (f"{tmp_path}/none.py:f", "no reward file"),
         (f"{broken}:f", "cannot be imported: SyntaxError"),
     ):
@@ -80,7 +80,7 @@ def test_rewards(tmp_path):
             check(helpers.make_config(stages__check__reward={"use": use}), tmp_path)
 
 
-def test_a_reward_is_tried_on_one_row_of_the_data(tmp_path):
+def test_a_reward_is_tried_on_rows_of_the_data(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"q": "1+1", "a": "two"}\n{"q": "1+2", "a": "3"}\n')
     reward = tmp_path / "mine.py"
     reward.write_text(
@@ -93,9 +93,13 @@ def test_a_reward_is_tried_on_one_row_of_the_data(tmp_path):
     )
     data = {**TABLE, "paths": [str(tmp_path / "rows.jsonl")]}
     for use, source, fault in (
-        ("number", data, r"stages.rl: reward '.*:number' raised ValueError: invalid literal .* 'two'; it was tried on"),
-        ("graded", data, r"stages.rl: reward '.*:graded' needs the column grade; given: prompts, .*answer"),
-        ("twice", rl()["data"], r"stages.rl: reward '.*:twice' returned 2 results for 1 completions"),
+        ("number", data, r"stages.rl.rewards.1.use: reward '.*:number' raised ValueError: .* 'two'; it was tried on 4"),
+        (
+            "graded",
+            data,
+            r"stages.rl.rewards.1.use: reward '.*:graded' needs the column grade; given: prompts, .*answer",
+        ),
+        ("twice", rl()["data"], r"stages.rl.rewards.1.use: reward '.*:twice' returned 2 results for 4 completions"),
         ("number", data | {"offset": 1}, None),
         ("number", rl()["data"], None),
     ):

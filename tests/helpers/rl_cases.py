@@ -1,6 +1,5 @@
 """A small RL stage for tests: a random model of unit scale, and rewards it can earn by chance."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ RL: dict[str, Any] = {
     "prompts_per_step": 2,
     "group_size": 4,
     "max_new_tokens": 8,
-    "rewards": [{"use": "rl_cases:odd_length"}],
+    "rewards": [{"use": "reward_functions:odd_length"}],
     "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1, "weight_decay": 0.0},
 }
 SHAPE = {
@@ -31,44 +30,6 @@ SHAPE = {
     "sliding_window": 8,
     "max_position_embeddings": 32,
 }
-
-
-def odd_length(prompts, completions, completion_ids, **columns):
-    return [float(len(ids) % 2) for ids in completion_ids]
-
-
-def always_one(prompts, completions, completion_ids, **columns):
-    return [1.0] * len(completions)
-
-
-def undecided(prompts, completions, completion_ids, **columns):
-    return [None] * len(completions)
-
-
-def every_third_undecided(prompts, completions, completion_ids, **columns):
-    return [None if row % 3 == 0 else float(len(ids) % 2) for row, ids in enumerate(completion_ids)]
-
-
-def always(prompts, completions, completion_ids, *, value, **columns):
-    return [{"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.get(value, value)] * len(completions)
-
-
-def odd_but_one(prompts, completions, completion_ids, *, row, value, **columns):
-    """As odd_length, but for ``row`` of the batch."""
-    return [value if index == row else float(len(ids) % 2) for index, ids in enumerate(completion_ids)]
-
-
-def mixed(prompts, completions, completion_ids, **columns):
-    """As settled_by_prompt, with some that cannot be judged: all by the completion alone, whatever rank it is on."""
-    scores = settled_by_prompt(prompts, completions, completion_ids)
-    return [None if len(ids) == 3 else score for ids, score in zip(completion_ids, scores, strict=True)]
-
-
-def settled_by_prompt(prompts, completions, completion_ids, **columns):
-    """Prompts that begin with an odd digit are always answered rightly."""
-    return [
-        1.0 if int(prompt[0]) % 2 else float(len(ids) % 2) for prompt, ids in zip(prompts, completion_ids, strict=True)
-    ]
 
 
 def save_source(folder: Path, end: float = 3, **shape: Any) -> Path:

@@ -72,7 +72,8 @@ def test_list_names_every_reward(reward_command):
 def test_check_wants_gold_1_and_the_rest_0(file, tmp_path, reward_command):
     answers = write(tmp_path / "rows.jsonl", [{"prompt": "?", "answer": "7"}, {"answer": "so it is\n#### 8", "x": 1}])
     code, out, err = reward_command("check", "math", "--data", answers)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err == "trying 'math' on 4 rows\njudging right, empty and garbage completions\n"
     gold, empty, garbage, last = out.splitlines()
     assert gold.startswith("gold     2 rows: 2 score 1, 0 another, 0 not judged")
     assert empty.startswith("empty    2 rows: 2 score 0, 0 another")
@@ -105,7 +106,7 @@ def test_a_row_may_bring_its_right_completion(tmp_path):
         (["math"], ['{"answer": "7"}', "{"], "rows.jsonl, line 2: not valid JSON"),
         (["math"], [{"gold": "7"}], "rows.jsonl, line 1: no column 'answer'"),
         (["math"], [], "rows.jsonl holds no rows"),
-        (["FILE:broken"], [{"answer": "7"}], "raised ZeroDivisionError: division by zero; it was tried on one row"),
+        (["FILE:broken"], [{"answer": "7"}], "raised ZeroDivisionError: division by zero; it was tried on 4 rows"),
         (["maths"], [{"answer": "7"}], "no reward 'maths'"),
         (["math", "--arg", "numeric"], [{"answer": "7"}], "--arg 'numeric' is not of the form name=value"),
         (["math", "--arg", "nonsense=1"], [{"answer": "7"}], "takes no argument nonsense"),

@@ -121,7 +121,7 @@ def test_faults_are_named(file, tmp_path):
     for use, message in faults.items():
         with pytest.raises(RewardError, match=message):
             load_reward(use)
-    with pytest.raises(RewardError, match=r"takes no argument limits; its parameters are .*'limit'"):
+    with pytest.raises(RewardError, match=r"takes no argument limits; did you mean 'limit'"):
         load_reward(f"{file}:short", {"limits": 3})
     for content, message in {
         "def f(:\n": "cannot be imported: SyntaxError",
@@ -245,14 +245,42 @@ def test_a_column_is_never_taken_for_a_setting(file):
     assert note(["p"], ["a"], note=[0.5]) == [0.5]  # None by default: a column that may be absent
 
 
-def test_a_dry_call_is_one_row_and_names_what_was_raised(file):
-    assert load_reward("math").dry_call("p", "\\boxed{7}", answer="7").score == 1.0
-    with pytest.raises(RewardError, match=r"raised KeyError: 'fail'; it was tried on one row, with prompts, .*answer"):
-        Reward("patient", patient).dry_call("p", "fail", answer="7")
+def test_a_dry_call_is_two_groups_and_names_what_is_wrong(file):
+    seven, eight = ({"prompt": "p", "completion": f"\\boxed{{{n}}}", "answer": n} for n in ("7", "8"))
+    assert [verdict.score for verdict in load_reward("math").dry_call([seven, eight])] == [1.0, 0.0, 1.0, 0.0]
+    seen = {}
+
+    def look(prompts, completions, completion_ids, group, **columns):
+        seen.update(columns, completions=completions, group=group, ids=[len(ids) for ids in completion_ids])
+        return [0.0] * len(completions)
+
+    Reward("look", look).dry_call([seven | {"level": "1"}, eight])
+    assert (seen["group"], seen["answer"], seen["level"]) == (
+        [0, 0, 1, 1],
+        ["7", "7", "8", "8"],
+        ["1", "1", None, None],
+    )
+    assert [len(text) > 10_000 for text in seen["completions"]] == [False, False, False, True]
+    assert seen["completions"][1] == ""
+    assert min(seen["ids"]) == 1
+    chat = {"prompt": [{"content": "p"}], "completion": [{"role": "assistant", "content": "7"}]}
+    Reward("look", look).dry_call([chat])
+    assert [completion_text(given) for given in seen["completions"][:2]] == ["7", ""]
+
+    with pytest.raises(RewardError, match=r"raised KeyError: 'fail'; it was tried on 4 rows, with prompts, .*answer"):
+        Reward("patient", patient).dry_call([seven | {"completion": "fail"}])
     with pytest.raises(RewardError, match="'patient' needs the column answer"):
-        Reward("patient", patient).dry_call("p", "fail", gold="7")
-    with pytest.raises(RewardError, match="returned 2 results for 1 completions"):
-        load_reward(f"{file}:odd", {"result": [1.0, 1.0]}).dry_call("p", "c")
+        Reward("patient", patient).dry_call([{"prompt": "p", "completion": "c"}])
+    for result, fault in {
+        1.0: "returned float for 4 completions",
+        (1.0,): "returned 1 results for 4 completions",
+        (1.0, 1.0): "returned 2 results for 4 completions",
+        (1.0,) * 5: "returned 5 results for 4 completions",
+        (math.nan,) * 4: "gave no finite number; it was tried on 4 rows",
+        (1.0, 0.0, 1.0, "x"): "gave 'x' for completion 3",
+    }.items():
+        with pytest.raises(RewardError, match=fault):
+            load_reward(f"{file}:odd", {"result": result}).dry_call([seven, eight])
 
 
 @pytest.mark.parametrize(("code", "ends"), [(0, RewardError), (1, RewardError), (None, RewardError), (143, SystemExit)])

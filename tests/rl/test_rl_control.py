@@ -116,7 +116,7 @@ def test_groups_are_replaced_up_to_the_bound():
     third = {name: values[2].item() for name, values in vars(groups.outcomes(torch.device("cpu"))).items()}
     assert third == {
         **{"rewards": 1, "correct": 1, "lengths": 3, "truncated": 0, "attempts": 2, "first_correct": 1},
-        **{"not_finite": 0, "out_of_bounds": 0, "raised": 0},
+        **{"not_finite": 0, "out_of_bounds": 0, "raised": 0, "timed_out": 0},
     }
 
 

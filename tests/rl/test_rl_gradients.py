@@ -16,7 +16,7 @@ COMMON = {
     "steps": 1,
     "prompts_per_step": 4,
     "group_size": 4,
-    "rewards": [{"use": "rl_cases:mixed"}],
+    "rewards": [{"use": "reward_functions:mixed"}],
     "degenerate_groups": "drop",
     "max_resamples": 1,
     "entropy_bonus": 0.1,

@@ -61,7 +61,7 @@ def test_losses_by_hand(source, tmp_path, monkeypatch, name):
         importance_cap=1.5,
         scorer={"use": "jacobi", "passes": 2},
         limits={"logprob_mismatch_mean": {"stop": None}},
-        rewards=[{"use": "rl_cases:every_third_undecided"}],
+        rewards=[{"use": "reward_functions:every_third_undecided"}],
         **loss_type,
     )
     assert len(seen) == 2

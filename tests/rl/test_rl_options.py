@@ -118,7 +118,7 @@ def test_only_reasoning_is_pressed_where_that_is_asked_for(source, tmp_path, unt
             marked = row["completion"].find("3") + 1
             assert row["reasoning_tokens"] == (marked or row["num_tokens"])
         scores = dict(row["scores"])
-        assert scores["rl_cases:odd_length"] == row["correct"]
+        assert scores["reward_functions:odd_length"] == row["correct"]
         assert scores["length"] == pytest.approx(-row["correct"] * 0.5 * row["reasoning_tokens"] / 8)
         assert row["reward"] == pytest.approx(sum(scores.values()))
     assert any(row["correct"] and row["reasoning_tokens"] < row["num_tokens"] for row in rows)
@@ -126,7 +126,11 @@ def test_only_reasoning_is_pressed_where_that_is_asked_for(source, tmp_path, unt
 
 # --- dynamic sampling ----------------------------------------------------------------------------
 
-DROPPING = {"rewards": [{"use": "rl_cases:settled_by_prompt"}], "degenerate_groups": "drop", "prompts_per_step": 4}
+DROPPING = {
+    "rewards": [{"use": "reward_functions:settled_by_prompt"}],
+    "degenerate_groups": "drop",
+    "prompts_per_step": 4,
+}
 
 
 def settled(problem):
@@ -268,7 +272,7 @@ def test_terms_by_hand(source, tmp_path, monkeypatch, untruncated, mode, loss_ty
         lora=lora,
         micro_batch_rows=4,
         temperature=0.8,
-        rewards=[{"use": "rl_cases:odd_but_one", "args": {"row": 0, "value": None}}],
+        rewards=[{"use": "reward_functions:odd_but_one", "args": {"row": 0, "value": None}}],
         **coefficients,
     )
     assert len(seen) == 4  # two steps of two micro-batches
@@ -286,14 +290,16 @@ def test_terms_by_hand(source, tmp_path, monkeypatch, untruncated, mode, loss_ty
 
 def test_the_standard_term_moves_what_a_plain_pass_reads(source, tmp_path, untruncated):
     """With nothing else to learn from, the decoder moves and the feedback does not."""
-    folder, _ = run_rl(source, tmp_path, rewards=[{"use": "rl_cases:always_one"}], length=None, standard_weight=0.1)
+    folder, _ = run_rl(
+        source, tmp_path, rewards=[{"use": "reward_functions:always_one"}], length=None, standard_weight=0.1
+    )
     before, after = weights(source), weights(folder.model_dir)
     moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert moved == {name for name in before if "feedback" not in name}
 
 
 def test_an_entropy_bonus_raises_the_entropy(source, tmp_path, untruncated):
-    reward = {"use": "rl_cases:always_one"}
+    reward = {"use": "reward_functions:always_one"}
     folder, _ = run_rl(source, tmp_path, steps=5, rewards=[reward], length=None, entropy_bonus=1.0)
     entropies = [row["entropy"] for row in folder.read_metrics()]
     assert entropies[-1] > entropies[0] + 0.1
@@ -359,7 +365,7 @@ def test_probing_leaves_training_as_it_is(source, tmp_path):
     ],
 )
 def test_a_reward_that_says_nothing_moves_nothing(source, tmp_path, untruncated, value, reported):
-    reward = {"use": "rl_cases:always", "args": {"value": value}}
+    reward = {"use": "reward_functions:always", "args": {"value": value}}
     folder, _ = run_rl(source, tmp_path, rewards=[reward], length=None)
     assert same(weights(source), weights(folder.model_dir))
     for row in folder.read_metrics():
@@ -375,7 +381,7 @@ def test_a_reward_that_says_nothing_moves_nothing(source, tmp_path, untruncated,
 @pytest.mark.parametrize("length", [None, {"weight": 0.5}])
 def test_an_outlier_is_as_if_it_had_not_been_judged(source, tmp_path, untruncated, value, length):
     def run(name, value):
-        reward = {"use": "rl_cases:odd_but_one", "args": {"row": 2, "value": value}}
+        reward = {"use": "reward_functions:odd_but_one", "args": {"row": 2, "value": value}}
         return run_rl(source, tmp_path / name, rewards=[reward], length=length, save_rollouts_every=1)[0]
 
     outlier, unjudged = run("outlier", value), run("unjudged", None)

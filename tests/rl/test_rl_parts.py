@@ -112,6 +112,7 @@ def test_outcomes_by_hand():
         not_finite=torch.tensor([0.0, 1.0, 0.0, 0.0]),
         out_of_bounds=torch.tensor([0.0, 1.0, 0.0, 0.0]),
         raised=torch.tensor([0.0, 1.0, 0.0, 0.0]),
+        timed_out=torch.tensor([0.0, 1.0, 1.0, 0.0]),
         attempts=torch.tensor([0.0, 0.0, 2.0, 2.0]),
         first_correct=torch.tensor([1.0, NAN, 0.0, 0.0]),
     )
@@ -126,6 +127,7 @@ def test_outcomes_by_hand():
         "not_finite": 1,
         "out_of_bounds": 1,
         "raised": 1,
+        "timed_out": 2,
         "degenerate_groups": 3 / 4,  # of groups of two: two that were replaced, and one of the two that are there
         "resamples": 1,
         "accuracy_first": 1 / 3,

@@ -185,7 +185,7 @@ def test_nothing_to_learn_moves_nothing(source, tmp_path, monkeypatch, reward):
         return [dataclasses.replace(row, finish_reason="stop") for row in sample_completions(*args, **kwargs)]
 
     monkeypatch.setattr("rl.collector.sample_completions", untruncated)
-    folder, result = run_rl(source, tmp_path, rewards=[{"use": f"rl_cases:{reward}"}], length=None)
+    folder, result = run_rl(source, tmp_path, rewards=[{"use": f"reward_functions:{reward}"}], length=None)
     rows = folder.read_metrics()
     assert unmoved(source, folder)
     assert [row["loss"] for row in rows] == [0.0, 0.0]
