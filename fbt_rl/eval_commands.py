@@ -23,6 +23,7 @@ from fbt_rl.evaluation.generations import AGREEMENT, agreement, judge_file
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import read_generations
 from fbt_rl.evaluation.temperature import choose_temperature, require_halves
+from fbt_rl.rank_memory import ran_out, to_lower
 from fbt_rl.table_files import FORMATS
 from fbt_rl.task_presets import TASKS
 from fbt_rl.worker import error_log, failure, output_to, record_failure
@@ -189,7 +190,7 @@ def evaluate_on_ray(job: RankJob, address: str | None) -> Iterator[tuple[str, di
     ``address`` is a Ray cluster that sees the folders; None: Ray is started here. Raises what cannot go well on the
     cluster as PreflightError, EvaluationFailed and ClusterError.
     """
-    from fbt_rl.cluster import Cluster
+    from fbt_rl.cluster import Cluster, ClusterError
     from fbt_rl.preflight import check_run
     from fbt_rl.progress import Display
     from fbt_rl.resources import plan_group
@@ -209,17 +210,24 @@ def evaluate_on_ray(job: RankJob, address: str | None) -> Iterator[tuple[str, di
         display.say(f"workers: {size}")
         waiting, at_work = list(folders), None
 
+        def what_to_lower() -> str:
+            stage = next(iter(job.config.stages.values()))  # all have the same settings
+            return to_lower(stage, size.workers, lambda key: f"--{key.replace('_', '-')}", "--workers")
+
         def watch() -> None:
             nonlocal at_work
             if (message := failure(StageFolder(job.out))) is not None:
-                raise EvaluationFailed(message)
+                raise EvaluationFailed(f"{message}; {what_to_lower()}" if ran_out(message) else message)
             if waiting and (at_work is None or at_work.finished()):
                 at_work = folders[name := waiting.pop(0)]
                 display.start(name, at_work, None)
             display.update()
 
         try:
-            cluster.run(_evaluate_rank, job, size, max_failures=1, storage=job.out, watch=watch)
+            cluster.run(_evaluate_rank, job, size, max_failures=1, storage=job.out, watch=watch, to_lower=what_to_lower)
+        except ClusterError as error:
+            name = next(name for name, folder in folders.items() if folder == at_work) if at_work else "no task"
+            raise EvaluationFailed(f"{name} failed, {error}") from error
         finally:
             display.stop()
     for name, folder in folders.items():

@@ -60,6 +60,7 @@ FLOORS = {
     "fbt_rl.preflight": 4,
     "fbt_rl.progress": 4,
     "fbt_rl.provenance": 4,
+    "fbt_rl.rank_memory": 4,
     "fbt_rl.worker": 4,
     "fbt_rl.pipeline": 4,
     "fbt_rl.cluster": 4,
