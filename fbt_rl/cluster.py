@@ -17,6 +17,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 
 import ray  # noqa: E402
+import ray._private.worker as ray_worker  # noqa: E402
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class Cluster:
     def __init__(self, address: str | None = None):
         self.address = address
         self._guard: subprocess.Popen[bytes] | None = None
+        self._told: list[str] = []  # what Ray's daemons say of dead workers, which Ray would print
 
     def __enter__(self) -> Cluster:
         handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
@@ -103,6 +106,7 @@ class Cluster:
                 signal.signal(number, handler)
 
     def _start(self) -> None:
+        ray_worker.print_to_stdstream = self._hear  # no setting keeps Ray from printing it
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self.address is not None:
             _check_address(self.address)
@@ -128,6 +132,9 @@ class Cluster:
             _temp_dir=folder,
             **quiet,
         )
+
+    def _hear(self, data: dict[str, Any], *_: object, **__: object) -> None:
+        self._told += data["lines"]
 
     def available(self) -> Available:
         if self.address is None:
@@ -192,7 +199,8 @@ class Cluster:
                 thread.join(_POLL_S)
             watch()
             if outcome and outcome[0] is not None:
-                write_text(log, "".join(traceback.format_exception(outcome[0])))
+                account = traceback.format_exception(outcome[0])
+                write_text(log, "\n".join(["".join(account), *self._told]))
                 message = explain(outcome[0], rank_memory.read_notes(notes), max_failures, to_lower)
                 raise ClusterError(f"{message}; Ray's own account is in {log}") from outcome[0]
         finally:
@@ -294,13 +302,16 @@ def explain(
     had = f"it had {note.peak_text} at its peak, when its node held {note.node_text}"
     if rank_memory.probably_for_memory(note):
         return f"{who} was killed by signal 9, probably for memory: {had}; to need less, {to_lower()}; {used_up}"
-    return f"{who} ended without an error, as by signal 9 (SIGKILL) from outside; {had}; {used_up}"
+    return f"{who} ended without an error, as by signal 9 (SIGKILL) from outside: {had}; {used_up}"
 
 
 def _killed_by_monitor(account: str, gone: set[int], notes: Mapping[int, RankMemory]) -> str:
     """Whom Ray's memory monitor killed. It takes several processes at once, and Ray Train's controller with them."""
-    killed = {int(pid) for pid in re.findall(r"Selected to kill: .*?\bpid=(\d+)", account)}
-    note = rank_memory.largest(notes, gone | {rank for rank, note in notes.items() if note.pid in killed})
+    pattern = r"Selected to kill: .*?\bpid=(\d+), actual memory used=([\d.]+)GB"
+    used = {int(pid): int(float(size) * rank_memory.GIB) for pid, size in re.findall(pattern, account)}
+    # Ray may have looked later than the rank itself.
+    notes = {rank: replace(note, peak=max(note.peak, used.get(note.pid, 0))) for rank, note in notes.items()}
+    note = rank_memory.largest(notes, gone | {rank for rank, note in notes.items() if note.pid in used})
     filled = re.search(r"was ([\d.]+)GB used / ([\d.]+)GB limit", account)
     held = f"{filled[1]} of {filled[2]} GiB" if filled else "too much"
     if note is None:

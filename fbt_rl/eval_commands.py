@@ -20,6 +20,7 @@ from fbt_rl.config import EvalStage, RunConfig
 from fbt_rl.config_file import ConfigError, parse_config, read_mapping
 from fbt_rl.evaluation.field_map import read_map, reward_settings
 from fbt_rl.evaluation.generations import AGREEMENT, agreement, judge_file
+from fbt_rl.evaluation.shown import shown_of
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import read_generations
 from fbt_rl.evaluation.temperature import choose_temperature, require_halves
@@ -319,9 +320,9 @@ def summary_line(mode: str, values: dict[str, Any]) -> str:
     """One mode of an evaluation in one line."""
     if values["accuracy"] is None:
         return f"{mode}  none of the {values['unjudged']} answers could be judged"
-    low, high = values["accuracy_ci"]
+    right = shown_of(values, "accuracy", "percent")
     truncated = "not known" if values["truncated"] is None else f"{values['truncated']:.1%}"
     return (
-        f"{mode}  right {values['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) of {values['n']}, "
+        f"{mode}  right {right.value} (95 % interval over problems {right.low} to {right.high}) of {values['n']}, "
         f"median length {values['median_length']:g}, truncated {truncated}"
     )

@@ -21,6 +21,7 @@ from fbt_rl.config import EvalStage, RLStage, RunConfig
 from fbt_rl.config_file import dump_config, load_config
 from fbt_rl.evaluation.arms import difference_in_differences
 from fbt_rl.evaluation.compare import compare
+from fbt_rl.evaluation.shown import ONE_RUN
 from fbt_rl.evaluation.summary import summarise
 from fbt_rl.evaluation.table import modes_of, of_mode
 from fbt_rl.report_answers import all_answers
@@ -151,6 +152,7 @@ def collect(
         "evaluations": {
             name: {"source": config.source_of(name), "modes": summarise(table)} for name, table in tables.items()
         },
+        "intervals": ONE_RUN,
         "comparisons": comparisons,
         "mode_comparisons": mode_comparisons,
         "arms": arms,
