@@ -300,7 +300,7 @@ def paint_budgets(axes: Axes, curves: Mapping[str, Mapping[str, float]], title: 
         style: dict[str, Any] = {"color": SIDES[index], "marker": MARKERS[index], "markersize": 3.5}
         axes.plot(budgets, shares, label=label, linestyle=("-", "--")[index == 0], **style)
     axes.set_xscale("log")
-    axes.set_ylim(0, 1.05 * max(share for curve in curves.values() for share in curve.values()) * 100)
+    axes.set_ylim(bottom=0)
     _finish(axes, title, "% right", step_axis=False)
     axes.set_xlabel("tokens allowed")
 
