@@ -12,6 +12,7 @@ from fbt_rl.data_files import DataError
 from fbt_rl.eval_commands import evaluate_file, result_lines
 from fbt_rl.evaluation import generations
 from fbt_rl.evaluation.field_map import Found, find, read_map, value_at
+from fbt_rl.evaluation.shown import ONE_RUN
 from fbt_rl.evaluation.sides import compare_evaluations, comparison_text
 from fbt_rl.evaluation.table import SCHEMA, length_unit
 
@@ -355,6 +356,7 @@ def test_evaluations_are_paired_by_prompt_and_mode(evaluations):
     assert entries[0]["length_verdict"] == "shorter"
     assert json.loads((evaluations / "out.json").read_text())["comparisons"] == json.loads(json.dumps(entries))
     text = comparison_text(entries)
+    assert text.splitlines()[-1] == ONE_RUN
     assert "| one → two | one → a | 60 | 75.0% → 100.0% | +25.0 [" in text
     assert "- Accuracy is higher (75.0% to 100.0%" in text
     [chosen] = compare_evaluations([f"{two}:a", f"{two}:b"], 0.03, None)
