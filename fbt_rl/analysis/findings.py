@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fbt_rl.analysis.shown import shown, shown_of
+
 TRUNCATION_LIMIT = 0.01  # above it, lengths say more about the token limit than about the model
 
 
@@ -81,11 +83,12 @@ def _what_explains_lengths(entry: dict[str, Any]) -> list[str]:
 
 
 def _accuracy_finding(entry: dict[str, Any]) -> str:
-    low, high = entry["accuracy_diff_ci"]
+    low, _ = entry["accuracy_diff_ci"]
+    difference = shown_of(entry, "accuracy_diff", "points")
     margin = f"{100 * entry['margin']:g} points"
     numbers = (
         f"{_percent(entry['accuracy_before'])} to {_percent(entry['accuracy_after'])}, n = {entry['n']:,}; "
-        f"95% interval of the difference {_points(low)} to {_points(high)} points, "
+        f"95% interval of the difference {difference.low} to {difference.high} points, "
         f"exact McNemar p {_p(entry['mcnemar_p'])}"
     )
     if entry["accuracy_verdict"] == "higher":
@@ -104,7 +107,8 @@ def _length_finding(entry: dict[str, Any]) -> str:
     if entry["length_verdict"] == "unknown":
         return f"Too few problems to compare lengths: {both}."
     ratio = entry["paired_length_ratio"]
-    numbers = f"ratio {ratio:.4g}, 95% interval {low:.4g} to {high:.4g}, Wilcoxon p {_p(entry['wilcoxon_p'])}"
+    given = shown(ratio, (low, high), "difference of ratios")
+    numbers = f"ratio {given.value}, 95% interval {given.low} to {given.high}, Wilcoxon p {_p(entry['wilcoxon_p'])}"
     if low == high == 1:
         return f"Correct answers are equally long on each of the {both}."
     if entry["length_verdict"] == "unchanged":
@@ -117,10 +121,6 @@ def _length_finding(entry: dict[str, Any]) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
-
-
-def _points(difference: float) -> str:
-    return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def _p(value: float) -> str:

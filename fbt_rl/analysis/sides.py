@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fbt_rl.analysis.compare import MARGIN, compare
+from fbt_rl.analysis.shown import ONE_RUN, shown_of
 from fbt_rl.analysis.table import modes_of, of_mode, read_generations
 from fbt_rl.artifacts import write_json
 
@@ -115,24 +116,22 @@ def comparison_text(entries: Sequence[dict[str, Any]]) -> str:
             key: tuple(entry[f"{key}_{side}"] for side in ("before", "after"))
             for key in ("accuracy", "median_length_correct", "truncated")
         }
-        low, high = entry["accuracy_diff_ci"]
         cells = [
             f"{entry['before']} → {entry['after']}",
             entry["mode"],
             f"{entry['n']:,}",
             " → ".join(_shown(value, "{:.1%}") for value in both["accuracy"]),
-            f"{100 * entry['accuracy_diff']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
+            str(shown_of(entry, "accuracy_diff", "points")),
             f"{entry['mcnemar_p']:.3g}",
             " → ".join(_shown(value, "{:g}") for value in both["median_length_correct"]),
-            f"{_shown(entry['paired_length_ratio'], '{:.3f}')} "
-            f"[{', '.join(_shown(end, '{:.3f}') for end in entry['paired_length_ratio_ci'])}]",
+            str(shown_of(entry, "paired_length_ratio", "ratio")),
             " → ".join(_shown(value, "{:.1%}") for value in both["truncated"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     for entry in entries:
         lines += ["", f"{entry['before']} → {entry['after']}, {entry['mode']}:"]
         lines += [f"- {sentence}" for sentence in entry["findings"]]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", ONE_RUN])
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -14,11 +15,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fbt_rl.driver import reaper
+from fbt_rl.artifacts import write_text
+from fbt_rl.driver import rank_memory, reaper
+from fbt_rl.driver.rank_memory import RankMemory
 from fbt_rl.driver.resources import Available, GroupSize, this_machine
 from reward.base import Reward, Verdict
 from reward.load import load_limited
@@ -35,6 +40,7 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)
 
 import ray  # noqa: E402
+import ray._private.worker as ray_worker  # noqa: E402
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -69,6 +75,7 @@ class Cluster:
     def __init__(self, address: str | None = None):
         self.address = address
         self._guard: subprocess.Popen[bytes] | None = None
+        self._told: list[str] = []  # what Ray's daemons say of dead workers, which Ray would print
 
     def __enter__(self) -> Cluster:
         handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
@@ -99,6 +106,7 @@ class Cluster:
                 signal.signal(number, handler)
 
     def _start(self) -> None:
+        ray_worker.print_to_stdstream = self._hear  # no setting keeps Ray from printing it
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self.address is not None:
             _check_address(self.address)
@@ -125,6 +133,9 @@ class Cluster:
             **quiet,
         )
 
+    def _hear(self, data: dict[str, Any], *_: object, **__: object) -> None:
+        self._told += data["lines"]
+
     def available(self) -> Available:
         if self.address is None:
             return this_machine()
@@ -140,20 +151,26 @@ class Cluster:
         max_failures: int,
         storage: Path,
         watch: Callable[[], None],
+        to_lower: Callable[[], str],
     ) -> None:
         """Call ``function(argument)`` on every rank of a Ray Train worker group and wait for all of them.
 
         ``torch.distributed`` is initialised (gloo, or nccl with GPUs). ``watch`` is called a few
         times a second meanwhile; what it raises ends the wait, and leaving the ``with`` block then
         ends the workers. A group that lost a worker is started again up to ``max_failures`` times.
-        ``storage`` is a folder that all nodes see. Raises :class:`ClusterError`.
+        ``storage`` is a folder that all nodes see; ``ray.log`` in it gets Ray's own account of a failure.
+        ``to_lower`` says by which settings the ranks take less memory. Raises :class:`ClusterError`, whose message is
+        one sentence.
         """
         import ray.train
         from ray.train.torch import TorchTrainer
 
+        log, notes = storage / "ray.log", storage / ".ranks"
+        log.unlink(missing_ok=True)
+        shutil.rmtree(notes, ignore_errors=True)
         resources = {"CPU": float(size.cpus), **({"GPU": size.gpus} if size.gpus else {})}
         trainer = TorchTrainer(
-            functools.partial(function, argument),
+            functools.partial(_on_rank, function, argument, notes),
             scaling_config=ray.train.ScalingConfig(
                 num_workers=size.workers, use_gpu=size.gpus > 0, resources_per_worker=resources
             ),
@@ -181,10 +198,14 @@ class Cluster:
                 watch()
                 thread.join(_POLL_S)
             watch()
+            if outcome and outcome[0] is not None:
+                account = traceback.format_exception(outcome[0])
+                write_text(log, "\n".join(["".join(account), *self._told]))
+                message = explain(outcome[0], rank_memory.read_notes(notes), max_failures, to_lower)
+                raise ClusterError(f"{message}; Ray's own account is in {log}") from outcome[0]
         finally:
-            shutil.rmtree(storage / ".ray", ignore_errors=True)
-        if outcome and outcome[0] is not None:
-            raise ClusterError(_explain(outcome[0], max_failures)) from outcome[0]
+            for folder in (storage / ".ray", notes):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _worker_environment(self, size: GroupSize) -> dict[str, str]:
         threads = str(size.threads)
@@ -252,14 +273,61 @@ def _check_address(address: str) -> None:
         pass
 
 
-def _explain(error: BaseException, max_failures: int) -> str:
-    """One message for what Ray Train raised: the rank and the reason instead of Ray's own traceback."""
-    failures = getattr(error, "worker_failures", None)
-    if not failures:
-        cause = getattr(error, "controller_failure", error)
-        return f"the worker group could not be run: {cause}"
-    dead = {rank: cause for rank, cause in failures.items() if isinstance(cause, RayError)}
-    rank, cause = next(iter((dead or failures).items()))
-    cause = getattr(cause, "_base_exc", cause)
-    what = "its process died (killed, or out of memory)" if dead else f"{type(cause).__name__}: {cause}"
-    return f"rank {rank}: {what}; resources.max_failures {max_failures} is used up"
+def _on_rank(function: Callable[[Any], None], argument: Any, notes: Path) -> None:
+    with rank_memory.noted(notes, int(os.environ.get("RANK", "0"))):
+        function(argument)
+
+
+def explain(
+    error: BaseException, notes: Mapping[int, RankMemory], max_failures: int, to_lower: Callable[[], str]
+) -> str:
+    """One line for what Ray Train raised: the rank, the reason and, where it was memory, what to lower.
+
+    ``notes`` are the ranks' own, by rank.
+    """
+    failures: Mapping[int, BaseException] = getattr(error, "worker_failures", None) or {}
+    causes = {rank: getattr(cause, "health_check_failure", cause) for rank, cause in failures.items()}
+    gone = {rank for rank, cause in causes.items() if isinstance(cause, RayError)}
+    whole = getattr(error, "controller_failure", error)
+    for cause in (whole, *causes.values()):
+        if isinstance(cause, OutOfMemoryError):
+            return f"{_killed_by_monitor(str(cause), gone, notes)}; to need less, {to_lower()}"
+    if not causes:
+        return f"the worker group could not be run: {_one_line(whole)}"
+    used_up = f"resources.max_failures {max_failures} is used up"
+    if not gone:
+        rank, cause = next(iter(causes.items()))
+        cause = getattr(cause, "_base_exc", cause)
+        return f"{_rank(rank, notes)}: {type(cause).__name__}: {_one_line(cause)}; {used_up}"
+    note = rank_memory.largest(notes, gone)
+    if note is None:
+        return f"{_rank(min(gone), notes)} ended without an error, as by signal 9 (SIGKILL) from outside; {used_up}"
+    who = _rank(note.rank, notes)
+    had = f"it had {note.peak_text} at its peak, when its node held {note.node_text}"
+    if rank_memory.probably_for_memory(note):
+        return f"{who} was killed by signal 9, probably for memory: {had}; to need less, {to_lower()}; {used_up}"
+    return f"{who} ended without an error, as by signal 9 (SIGKILL) from outside: {had}; {used_up}"
+
+
+def _killed_by_monitor(account: str, gone: set[int], notes: Mapping[int, RankMemory]) -> str:
+    """Whom Ray's memory monitor killed. It takes several processes at once, and Ray Train's controller with them."""
+    pattern = r"Selected to kill: .*?\bpid=(\d+), actual memory used=([\d.]+)GB"
+    used = {int(pid): int(float(size) * rank_memory.GIB) for pid, size in re.findall(pattern, account)}
+    # Ray may have looked later than the rank itself.
+    notes = {rank: replace(note, peak=max(note.peak, used.get(note.pid, 0))) for rank, note in notes.items()}
+    note = rank_memory.largest(notes, gone | {rank for rank, note in notes.items() if note.pid in used})
+    filled = re.search(r"was ([\d.]+)GB used / ([\d.]+)GB limit", account)
+    held = f"{filled[1]} of {filled[2]} GiB" if filled else "too much"
+    if note is None:
+        return f"Ray's memory monitor ended the worker group, whose node held {held}"
+    who = f"{_rank(note.rank, notes)} was killed for memory by Ray's monitor"
+    return f"{who}: it had {note.peak_text} at its peak, when its node held {held}"
+
+
+def _rank(rank: int, notes: Mapping[int, RankMemory]) -> str:
+    several = len({note.node for note in notes.values()}) > 1
+    return f"rank {rank} on node {notes[rank].node}" if several and rank in notes else f"rank {rank}"
+
+
+def _one_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

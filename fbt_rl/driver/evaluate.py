@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from fbt_rl.analysis.others.field_map import read_map, reward_settings
 from fbt_rl.analysis.others.generations import AGREEMENT, agreement, judge_file
+from fbt_rl.analysis.shown import shown_of
 from fbt_rl.analysis.summary import summarise
 from fbt_rl.analysis.table import read_generations
 from fbt_rl.analysis.temperature import choose_temperature, require_halves
@@ -26,6 +27,7 @@ from fbt_rl.config.file import ConfigError, parse_config, read_mapping
 from fbt_rl.config.task_presets import TASKS
 from fbt_rl.data.tables import FORMATS
 from fbt_rl.driver.preflight import has_feedback
+from fbt_rl.driver.rank_memory import ran_out, to_lower
 from fbt_rl.driver.worker import error_log, failure, output_to, record_failure
 from reward.load import load_limited
 
@@ -223,7 +225,7 @@ def evaluate_on_ray(job: RankJob, address: str | None) -> Iterator[tuple[str, di
     ``address`` is a Ray cluster that sees the folders; None: Ray is started here. Raises what cannot go well on the
     cluster as PreflightError, EvaluationFailed and ClusterError.
     """
-    from fbt_rl.driver.cluster import Cluster
+    from fbt_rl.driver.cluster import Cluster, ClusterError
     from fbt_rl.driver.preflight import check_run
     from fbt_rl.driver.progress import Display
     from fbt_rl.driver.resources import plan_group
@@ -243,17 +245,24 @@ def evaluate_on_ray(job: RankJob, address: str | None) -> Iterator[tuple[str, di
         display.say(f"workers: {size}")
         waiting, at_work = list(folders), None
 
+        def what_to_lower() -> str:
+            stage = next(iter(job.config.stages.values()))  # all have the same settings
+            return to_lower(stage, size.workers, lambda key: f"--{key.replace('_', '-')}", "--workers")
+
         def watch() -> None:
             nonlocal at_work
             if (message := failure(StageFolder(job.out))) is not None:
-                raise EvaluationFailed(message)
+                raise EvaluationFailed(f"{message}; {what_to_lower()}" if ran_out(message) else message)
             if waiting and (at_work is None or at_work.finished()):
                 at_work = folders[name := waiting.pop(0)]
                 display.start(name, at_work, None)
             display.update()
 
         try:
-            cluster.run(_evaluate_rank, job, size, max_failures=1, storage=job.out, watch=watch)
+            cluster.run(_evaluate_rank, job, size, max_failures=1, storage=job.out, watch=watch, to_lower=what_to_lower)
+        except ClusterError as error:
+            name = next(name for name, folder in folders.items() if folder == at_work) if at_work else "no task"
+            raise EvaluationFailed(f"{name} failed, {error}") from error
         finally:
             display.stop()
     for name, folder in folders.items():
@@ -345,9 +354,9 @@ def summary_line(mode: str, values: dict[str, Any]) -> str:
     """One mode of an evaluation in one line."""
     if values["accuracy"] is None:
         return f"{mode}  none of the {values['unjudged']} answers could be judged"
-    low, high = values["accuracy_ci"]
+    right = shown_of(values, "accuracy", "percent")
     truncated = "not known" if values["truncated"] is None else f"{values['truncated']:.1%}"
     return (
-        f"{mode}  right {values['accuracy']:.1%} (95 % interval {low:.1%} to {high:.1%}) of {values['n']}, "
+        f"{mode}  right {right.value} (95 % interval over problems {right.low} to {right.high}) of {values['n']}, "
         f"median length {values['median_length']:g}, truncated {truncated}"
     )

@@ -32,6 +32,7 @@ from fbt_rl.driver.plan import (
 from fbt_rl.driver.preflight import check_run
 from fbt_rl.driver.progress import Display, duration
 from fbt_rl.driver.provenance import provenance
+from fbt_rl.driver.rank_memory import ran_out, to_lower
 from fbt_rl.driver.resources import Available, GroupSize, plan_group, this_machine
 from fbt_rl.driver.worker import Assignment, error_log, failure, work, workers_lock
 
@@ -214,7 +215,8 @@ class _Start:
                         size,
                         max_failures=self.config.resources.max_failures,
                         storage=self.folder.path,
-                        watch=self._watch,
+                        watch=lambda: self._watch(size.workers),
+                        to_lower=lambda: self._to_lower(size.workers),
                     )
                 except ClusterError as error:
                     if self.queue:  # else all is done, and only the group's end went wrong
@@ -264,13 +266,15 @@ class _Start:
         self.began = time.monotonic()
         self._note(stage, status="running", started=_now())
 
-    def _watch(self) -> None:
+    def _watch(self, workers: int) -> None:
         """Pass on progress, finished stages and errors of the group at work."""
         while self.queue:
             stage = self.queue[0]
             folder = self.folder.stage(stage.name)
             if (message := failure(folder)) is not None:
-                raise StageFailed(f"stage {stage.name!r} failed on {message}\nThe traceback is in {error_log(folder)}")
+                hint = f"; {self._to_lower(workers)}" if ran_out(message) else ""
+                where = f"\nThe traceback is in {error_log(folder)}"
+                raise StageFailed(f"stage {stage.name!r} failed on {message}{hint}{where}")
             self.display.update()
             if not folder.finished():
                 return
@@ -280,6 +284,13 @@ class _Start:
             self.queue.pop(0)
             if self.queue:
                 self._begin()
+
+    def _to_lower(self, workers: int) -> str:
+        """What makes the stage at work take less memory."""
+        if not self.queue:
+            return "all stages had finished"
+        name = self.queue[0].name
+        return to_lower(self.config.stages[name], workers, lambda key: f"stages.{name}.{key}", "resources.workers")
 
     def _note(self, stage: PlannedStage, **values: Any) -> None:
         self.state["stages"][stage.name].update(values)

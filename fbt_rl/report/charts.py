@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fbt_rl.analysis.shown import shown_of
 from fbt_rl.analysis.table import Rows as Samples
 from fbt_rl.analysis.table import modes_of, of_mode
 from fbt_rl.report import paint as figures
@@ -22,7 +23,9 @@ def comparison_charts(end: str, comparisons: Rows, summaries: Series, lengths: L
     """Before against after in every mode; ``end`` is added to the file names."""
     charts = evaluation_charts(summaries, lengths, end)
     ratios = [
-        f"{e['mode']} {e['paired_length_ratio']:.2f}" for e in comparisons if e["paired_length_ratio"] is not None
+        f"{e['mode']} {shown_of(e, 'paired_length_ratio', 'ratio').value}"
+        for e in comparisons
+        if e["paired_length_ratio"] is not None
     ]
     if ratios:
         charts.append(
@@ -80,7 +83,7 @@ def evaluation_charts(summaries: Series, lengths: Lengths, end: str = "") -> lis
         charts.append(
             figures.draw(
                 f"accuracy{end}",
-                "Share of right answers in each mode, with 95% Wilson intervals.",
+                "Share of right answers in each mode, with 95% Wilson intervals over problems.",
                 f"Accuracy: {'; '.join(shares)}.",
                 lambda axes: figures.paint_accuracy(axes, summaries),
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from fbt_rl.analysis.shown import shown_of
 from fbt_rl.report.groups import Groups
 from fbt_rl.report.text import shortened, width
 
@@ -149,11 +150,12 @@ def paint_rl_lengths(axes: Axes, rows: Rows) -> None:
 def paint_mismatch(axes: Axes, rows: Rows) -> None:
     """How far training's log-probs are from those of the rollout, at the same weights."""
     axes.set_yscale("log")
-    axes.minorticks_off()
     for key, colour, label in (("logprob_mismatch_max", ALARM, "largest"), ("logprob_mismatch_mean", FIRST, "mean")):
         steps, values = column(rows, key)
-        if values.max(initial=0) > 0:  # exactly 0 everywhere cannot be drawn on a log axis
-            axes.plot(*_thinned(steps, values), color=colour, label=label)
+        drawn = values > 0  # exactly 0 has no place on a log axis
+        if drawn.any():
+            dots = {"marker": "o", "markersize": 3.5} if drawn.sum() < 60 else {}
+            axes.plot(*_thinned(steps[drawn], values[drawn]), color=colour, label=label, **dots)
     axes.axhline(1e-4, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label="fp32 tolerance 1e-4")
     _finish(axes, "Log-prob mismatch, rollout to training", "|Δ log p|")
 
@@ -240,7 +242,11 @@ def paint_ratios(axes: Axes, comparisons: Rows) -> None:
         axes.plot([low, high], [place, place], color=AFTER, solid_capstyle="butt", linewidth=3)
         axes.plot([ratio], [place], color=AFTER, marker="D", markersize=7)
         axes.annotate(
-            f"{ratio:.2f}  [{low:.2f}, {high:.2f}]", (ratio, place), (0, 9), textcoords="offset points", ha="center"
+            str(shown_of(entry, "paired_length_ratio", "ratio")),
+            (ratio, place),
+            (0, 9),
+            textcoords="offset points",
+            ha="center",
         )
     axes.axvline(1, color=INK, linewidth=1.2)
     axes.set_yticks(range(len(shown)), [entry["mode"] for entry in shown])
@@ -257,7 +263,7 @@ def paint_distribution(axes: Axes, lengths: Mapping[str, np.ndarray], title: str
     known = [values for values in lengths.values() if len(values)]
     shortest = min((int(values.min()) for values in known), default=0)
     longest = max((int(np.quantile(values, 0.995)) for values in known), default=1)
-    width = max(1, -(-(longest - shortest) // 60))
+    width = _bin_width(known, longest - shortest)
     edges = np.arange(shortest - width, longest + 3 * width, width) - 0.5
     for index, (label, values) in enumerate(lengths.items()):
         share = np.histogram(values, edges)[0] / max(len(values), 1)
@@ -267,7 +273,21 @@ def paint_distribution(axes: Axes, lengths: Mapping[str, np.ndarray], title: str
         )
     _finish(axes, title, "% of right answers", step_axis=False)
     axes.grid(axis="x", visible=False)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.set_xlabel("tokens")
+
+
+def _bin_width(lengths: Sequence[np.ndarray], spread: int) -> int:
+    """Whole tokens: at most 60 bins, and no comb where, say, only even lengths occur."""
+    least, most = max(1, -(-spread // 60)), max(1, spread // 8)
+
+    def gaps(values: np.ndarray, width: int) -> int:
+        low, high = np.quantile(values, (0.02, 0.98))  # the tails are thin by nature
+        bins = np.unique((values[(values >= low) & (values <= high)] - low) // width)
+        return int((np.diff(bins) > 1).sum())
+
+    widths = range(least, most + 1)
+    return next((width for width in widths if all(gaps(values, width) <= 2 for values in lengths)), max(least, most))
 
 
 def paint_budgets(axes: Axes, curves: Mapping[str, Mapping[str, float]], title: str) -> None:
@@ -280,7 +300,6 @@ def paint_budgets(axes: Axes, curves: Mapping[str, Mapping[str, float]], title: 
         style: dict[str, Any] = {"color": SIDES[index], "marker": MARKERS[index], "markersize": 3.5}
         axes.plot(budgets, shares, label=label, linestyle=("-", "--")[index == 0], **style)
     axes.set_xscale("log")
-    _plain_ticks(axes.xaxis)
     axes.set_ylim(bottom=0)
     _finish(axes, title, "% right", step_axis=False)
     axes.set_xlabel("tokens allowed")
@@ -288,7 +307,7 @@ def paint_budgets(axes: Axes, curves: Mapping[str, Mapping[str, float]], title: 
 
 def paint_pairs(axes: Axes, before: np.ndarray, after: np.ndarray, title: str) -> None:
     """Lengths of problems solved both times, those that fall on one mark drawn once and larger."""
-    points = np.stack([before, after])
+    points = np.maximum(np.stack([before, after]), 1)  # 0 has no place on a log axis
     if np.unique(points, axis=1).shape[1] > 500:  # a grid in the logarithm keeps the file small
         step = np.ptp(np.log(points)) / 60
         points = np.exp(np.round(np.log(points) / step) * step)
@@ -297,8 +316,6 @@ def paint_pairs(axes: Axes, before: np.ndarray, after: np.ndarray, title: str) -
     ends = [0.9 * points.min(), 1.1 * points.max()]
     axes.plot(ends, ends, color=INK, linewidth=1.2)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-    for axis in (axes.xaxis, axes.yaxis):
-        _plain_ticks(axis)
     _finish(axes, title, "tokens after", legend=False, step_axis=False)
     axes.set_xlabel("tokens before")
 
@@ -334,11 +351,19 @@ def _by_mode(axes: Axes, points: Series, form: str) -> None:
     axes.grid(axis="x", visible=False)
 
 
-def _plain_ticks(axis: Axis) -> None:
-    """1, 2, 5, 10, 20, ... on a logarithmic axis."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Three to nine round numbers of a logarithmic axis; all in 0 < low < high."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+        ticks = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+        if len(ticks) >= 3:
+            return ticks[:: -(-len(ticks) // 9)]
+    return [tick for tick in MaxNLocator(6).tick_values(low, high) if low <= tick <= high]
+
+
+def _log_form(value: float) -> str:
+    mantissa, _, power = f"{value:e}".partition("e")
+    return f"{value:,.6g}" if 1e-3 <= value < 1e7 else f"{float(mantissa):g}e{int(power)}"
 
 
 def _finish(axes: Axes, title: str, unit: str, *, legend: bool = True, step_axis: bool = True) -> None:
@@ -351,6 +376,11 @@ def _finish(axes: Axes, title: str, unit: str, *, legend: bool = True, step_axis
         low, high = axes.get_xlim()
         if high - low < 1:  # a single step
             axes.set_xlim(low - 1, high + 1)
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":  # matplotlib's own labels are markup, and few
+            axis.set_major_locator(FixedLocator(_log_ticks(*axis.get_view_interval())))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: _log_form(value)))
     if axes.get_yscale() == "linear":
         axes.yaxis.set_major_formatter(
             FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.4g}")

@@ -11,6 +11,8 @@ from typing import Any
 
 import jinja2
 
+from fbt_rl.analysis.shown import shown_of
+
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN_CHARACTERS = 4000  # of one completion
 
@@ -95,5 +97,6 @@ def _environment(html: bool) -> jinja2.Environment:
     }
     for name, form in known.items():
         environment.filters[name] = lambda value, form=form: "–" if value is None else form(value)
+    environment.globals["shown_of"] = shown_of
     environment.filters |= {"visible": visible, "fenced": fenced, "literal": literal}
     return environment

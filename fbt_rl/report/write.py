@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from fbt_rl.analysis.arms import difference_in_differences
 from fbt_rl.analysis.compare import compare
+from fbt_rl.analysis.shown import ONE_RUN
 from fbt_rl.analysis.summary import summarise
 from fbt_rl.analysis.table import modes_of, of_mode
 from fbt_rl.artifacts import RunFolder, write_json, write_text
@@ -151,6 +152,7 @@ def collect(
         "evaluations": {
             name: {"source": config.source_of(name), "modes": summarise(table)} for name, table in tables.items()
         },
+        "intervals": ONE_RUN,
         "comparisons": comparisons,
         "mode_comparisons": mode_comparisons,
         "arms": arms,

@@ -9,6 +9,7 @@ import pytest
 
 from fbt_rl.analysis.others import generations
 from fbt_rl.analysis.others.field_map import Found, find, read_map, value_at
+from fbt_rl.analysis.shown import ONE_RUN
 from fbt_rl.analysis.sides import compare_evaluations, comparison_text
 from fbt_rl.analysis.table import SCHEMA, length_unit
 from fbt_rl.config.file import ConfigError
@@ -355,6 +356,7 @@ def test_evaluations_are_paired_by_prompt_and_mode(evaluations):
     assert entries[0]["length_verdict"] == "shorter"
     assert json.loads((evaluations / "out.json").read_text())["comparisons"] == json.loads(json.dumps(entries))
     text = comparison_text(entries)
+    assert text.splitlines()[-1] == ONE_RUN
     assert "| one → two | one → a | 60 | 75.0% → 100.0% | +25.0 [" in text
     assert "- Accuracy is higher (75.0% to 100.0%" in text
     [chosen] = compare_evaluations([f"{two}:a", f"{two}:b"], 0.03, None)

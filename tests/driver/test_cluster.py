@@ -1,6 +1,7 @@
 """Real Ray on this machine: a killed worker, errors, Ctrl-C; nothing is left running. Killed drivers: end to end."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -79,6 +80,23 @@ def test_a_killed_worker_then_an_error(driver):
     assert "base from step 4" in (stages.stage("base").path / "worker-1.log").read_text()
     assert helpers.starts(run_dir, "tuned") == [0]  # a stage's own error is not tried again
     assert not (run_dir / ".ray").exists()
+
+
+def test_a_rank_that_is_always_killed_is_one_sentence(driver):
+    process = driver.start("resources.max_failures=0", die_with=["base", 300])
+    out, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert re.fullmatch(
+        r"error: stage 'base' failed, rank 1 (ended without an error, as by|was killed by) signal 9.*: it had "
+        r"(0\.[3-9]|[1-9]\.)\d+ GiB at its peak, when its node held [\d.]+ of [\d.]+ GiB; .*"
+        rf"resources.max_failures 0 is used up; Ray's own account is in {driver.run_dir}/ray.log\n",
+        err,
+    )
+    assert "raylet" not in out
+    account = (driver.run_dir / "ray.log").read_text()
+    assert "SYSTEM_ERROR" in account
+    assert "Traceback" in account
+    assert not (driver.run_dir / ".ranks").exists()
 
 
 def test_ctrl_c(driver):

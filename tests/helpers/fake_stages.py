@@ -1,7 +1,8 @@
 """Stages that count instead of training, to drive the pipeline: what they add up tells a repeated or lost step.
 
 Switches for one start lie in the file that ``FAKE_STAGES`` names, as JSON: ``step_s`` (pause in a
-step), ``fail_at`` ([stage, step, message]), ``die_at`` ([stage, step]: kill the own process, once).
+step), ``fail_at`` ([stage, step, message]), ``die_at`` ([stage, step]: kill the own process, once),
+``die_with`` ([stage, MiB]: the last rank takes so much memory and kills itself, at every start).
 """
 
 import json
@@ -28,6 +29,11 @@ def train(stage, context):
         folder.truncate_metrics(start)
         (folder.path / "source.txt").write_text(str(context.source))
     print(f"{context.name} from step {start}")
+    if (switch := switches().get("die_with", [None]))[0] == context.name and rank == _world_size() - 1:
+        held = b"x" * (switch[1] * 2**20)
+        time.sleep(1)  # as training would take
+        os.kill(os.getpid(), signal.SIGKILL)
+        del held
     for step in range(start + 1, stage.steps + 1):
         options = switches()
         time.sleep(options.get("step_s", 0))

@@ -94,7 +94,7 @@ class InProcess:
     def available(self):
         return Available(cpus=2, gpus=0, where="the test")
 
-    def run(self, function, argument, size, *, max_failures, storage, watch):
+    def run(self, function, argument, size, *, max_failures, storage, watch, to_lower):
         outcome = []
 
         def call():

@@ -13,6 +13,7 @@ from report_page import Page, tiny_values
 from synthetic_run import HOSTILE, make_run
 
 from fbt_rl.analysis.compare import compare
+from fbt_rl.analysis.shown import ONE_RUN
 from fbt_rl.analysis.summary import summarise
 from fbt_rl.analysis.table import of_mode
 from fbt_rl.artifacts import RunFolder
@@ -168,6 +169,13 @@ def test_page_says_what_the_numbers_say(page, report):
         assert sentence in page.text
     for name in ("Accuracy", "soft against standard", "Solved both times", "Right before, wrong after", "step 1:"):
         assert name in page.text
+
+
+def test_no_interval_passes_for_one_of_training(run_dir, report, page):
+    assert "one run" in ONE_RUN
+    assert report["intervals"] == ONE_RUN
+    assert ONE_RUN in page.text
+    assert (run_dir / "report" / "report.md").read_text().count(ONE_RUN) == 1
 
 
 def test_figures_are_png_files_and_svg_that_follow_the_theme(run_dir, report):
