@@ -120,8 +120,10 @@ def judge_program(
     except (SandboxError, OSError) as fault:
         logger.warning("a program could not be judged: %s", str(fault))  # a record must not keep its frames
         return Verdict(None, None, program, "sandbox")
-    correct = passed == asked > 0
-    return Verdict(correct, passed / max(asked, 1) if partial else float(correct), program, None if correct else error)
+    if not asked:  # tests that end without calling the program say nothing of it
+        return Verdict(None, None, program, "bad_tests")
+    correct = passed == asked
+    return Verdict(correct, passed / asked if partial else float(correct), program, None if correct else error)
 
 
 @lru_cache(maxsize=1)
@@ -284,7 +286,7 @@ def _judge_calls(
         until = time.monotonic() + limits.wall_s + sandbox.GRACE_S
         (verdict,), _ = sandbox.read_all([verdict_read], 65536, until)
         counts = json.loads(verdict) if verdict else None
-        if counts is None or counts["error"] != "gone":  # a program that is gone ends by itself, and that tells why
+        if counts is None or not counts["gone"]:  # a program that is gone ends by itself, and that tells why
             jobs[1].cancel()
         judge, host = (job.wait() for job in jobs)
         said = os.fstat(complaints).st_size
@@ -299,11 +301,14 @@ def _judge_calls(
         if judge["status"] == -signal.SIGKILL and judge["ending"] is None:
             raise SandboxError("its judge was killed")  # by none of our limits: by somebody else, or for want of memory
         return 0, 1, sandbox.classify(judge, b"")
-    error = "failed_test" if counts["error"] == "AssertionError" else counts["error"]
-    if error == "gone":
+    if counts["gone"]:
         error = "output" if said > limits.output_bytes else _why_gone(host, stderr)
-    broken_off = not counts["finished"] and not counts["failed"]
-    return counts["passed"], counts["passed"] + counts["failed"] + broken_off, error
+    elif counts["error"] is None:
+        passed = max(counts["passed"], 1) if counts["asked"] else 0
+        return passed, passed, None
+    else:
+        error = "failed_test" if counts["error"] == "AssertionError" else counts["error"]
+    return counts["passed"], counts["passed"] + max(counts["failed"], 1), error
 
 
 def _why_gone(host: dict[str, Any], stderr: bytes) -> str:
