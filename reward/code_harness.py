@@ -107,7 +107,8 @@ def encode(value: Any, refer: Any, containers: Containers | None = None) -> Any:
     if isinstance(value, type) and issubclass(value, BaseException):
         return ["x", _lineage(value)]
     if isinstance(value, BaseException):
-        given = [list(value.args), dict(vars(value)), value.__cause__]
+        args = OSError.__reduce__(value)[1] if isinstance(value, OSError) else value.args  # with its file's name
+        given = [list(args), dict(vars(value)), value.__cause__]
         said = str(value)[:MAX_TEXT]
         return ["e", _lineage(type(value)), said, *(encode(part, refer, containers) for part in given)]
     if type(value) in VALUES:
@@ -403,7 +404,9 @@ def relay(peer: Peer, number: int) -> Any:
                 given = yield item
             except GeneratorExit:
                 if not peer.waiting:  # else it was dropped while something else is asked
-                    peer.ask("resume", number, "close", None, 0)
+                    state, value = peer.ask("resume", number, "close", None, 0)[1:]
+                    if state == "raise":
+                        raise value from None
                 raise
             except BaseException as error:
                 how, given = "throw", error
@@ -587,7 +590,7 @@ def _operate(target: Any, name: str, args: list[Any]) -> Any:
     if name.startswith("__r") and hasattr(operator, f"__{name[3:]}"):
         return getattr(operator, f"__{name[3:]}")(*args, target)
     short = name.strip("_")
-    function = getattr(operator, name, None) or getattr(builtins, short)
+    function = vars(operator).get(name) or getattr(builtins, short)
     return function(target, *args)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import json
 import logging
 import os
@@ -221,18 +222,20 @@ def parse_tests(tests: Any, entry_point: str | None, setup: str | None, prompt: 
 def _call_tests(tests: tuple[str, ...], entry_point: str | None, setup: str, prompt: str) -> CallTests | None:
     asked = [node for source in tests for node in ast.walk(ast.parse(source))]
     nodes = [*ast.walk(ast.parse(setup)), *asked]
-    if not any(isinstance(node, ast.Assert) for node in asked):
+    if not any(map(_can_fail, asked)):
         return None
     functions = _functions(prompt)
-    if any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in asked):
+    called = [node.func.id for node in asked if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    if "check" not in called and any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in asked):
         entry_point = entry_point or (functions[-1] if functions else None)
         tests = (*tests, f"check({entry_point})")
     free = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)} - _bound(nodes)
     outside = free - set(dir(builtins)) - sys.stdlib_module_names
-    called = [node.func.id for node in asked if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    named = [node.id for node in asked if isinstance(node, ast.Name)]
     called = [name for name in called if name in free]
-    # A builtin's name can be what is tested ("assert sum(10, 15) == 6"), but only if nothing else is.
-    entry_point = entry_point or next((name for name in called if name in outside), called[0] if called else None)
+    # What is called, else what is handed on; a builtin's name ("assert sum(10, 15) == 6") only if nothing else is.
+    candidates = [*(name for name in [*called, *named] if name in outside), *called]
+    entry_point = entry_point or next(iter(candidates), None)
     if entry_point is None or not entry_point.isidentifier():
         return None
     helpers = prompt if entry_point in functions else ""
@@ -244,12 +247,23 @@ def _call_tests(tests: tuple[str, ...], entry_point: str | None, setup: str, pro
     )
 
 
+def _can_fail(node: ast.AST) -> bool:
+    """Whether it can say that something is wrong."""
+    if isinstance(node, ast.Call):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))  # self.assertEqual, sys.exit
+        return called.startswith(("assert", "fail", "exit", "quit", "exec", "eval"))
+    return isinstance(node, ast.Assert | ast.Raise)
+
+
 def _bound(nodes: Sequence[ast.AST]) -> set[str]:
     """The names that code gives a meaning to, in whatever scope."""
     names = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     names |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module in sys.stdlib_module_names:
+            names |= set(dir(importlib.import_module(str(node.module))))
     return names | {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
 
 
