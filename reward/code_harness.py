@@ -113,8 +113,8 @@ def encode(value: Any, refer: Any, containers: Containers | None = None) -> Any:
         return ["e", _lineage(type(value)), said, *(encode(part, refer, containers) for part in given)]
     if type(value) in VALUES:
         return ["o", type(value).__name__, encode(VALUES[type(value)](value), refer, containers)]
-    if isinstance(value, tuple) and hasattr(type(value), "_fields"):
-        return ["m", type(value).__name__, list(value._fields), *_items(value, refer, containers)]
+    if isinstance(value, tuple) and (fields := getattr(type(value), "_fields", None)):
+        return ["m", type(value).__name__, list(fields), *_items(value, refer, containers)]
     for kind, tag in ((list, "l"), (dict, "d"), (set, "s")):
         if isinstance(value, kind):
             if containers is not None:

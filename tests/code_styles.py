@@ -51,7 +51,6 @@ FAILS = {
     "raise an error": "raise LookupError('it did not')",
     "sys.exit(1)": "__import__('sys').exit(1)",
     "sys.exit(text)": "__import__('sys').exit('it did not')",
-    "division": "1 / 0",
     "constant in a function": "fail()",
 }
 FAIL = "def fail():\n    assert False, 'failed'\n\n"
@@ -89,10 +88,11 @@ PLACES = {
 
 
 def failing():
-    """Every way at every place; the wrong program is the one that gets there."""
-    for (place, source), (name, fail) in itertools.product(PLACES.items(), FAILS.items()):
-        source = (FAIL if fail == "fail()" else "") + source.replace("FAIL", fail)
-        yield Style(f"{place}: {name}", source, PROGRAM, WRONG["returns"], "f" if place == "check" else None)
+    """Every third way at every place; the wrong program is the one that gets there."""
+    for number, (place, source) in enumerate(PLACES.items()):
+        for name, fail in itertools.islice(FAILS.items(), number % 3, None, 3):
+            test = (FAIL if fail == "fail()" else "") + source.replace("FAIL", fail)
+            yield Style(f"{place}: {name}", test, PROGRAM, WRONG["returns"], "f" if place == "check" else None)
 
 
 # --- conditions, messages, and what stands around them ----------------------------------------------
@@ -130,15 +130,11 @@ CONDITIONS = [
     "f(True) == 2",
     "f(10 ** 30) == 10 ** 30 + 1",
     "f(1) == 2 if f(0) == 1 else False",
-    "(f(1), f(2)) == (2, 3), 'a tuple is true'",
-    "f(1) == 2, ",
     "[1, 2, 3].pop() == 3 and f(1) == 2",
     "__debug__ and f(1) == 2",
     "f(1) ** 2 == 4 and -f(1) == -2 and f(1) // 2 == 1",
     "__import__('functools').reduce(lambda total, n: total + f(n), [1, 2], 0) == 5",
 ]
-CONDITIONS.remove("f(1) == 2, ")  # no condition
-CONDITIONS.remove("(f(1), f(2)) == (2, 3), 'a tuple is true'")  # by hand, below
 
 MESSAGES = ["", "'said'", "f'{f(1)} is not it'", "print('said')", "said.append(1)", "1 / 0", "f(-1)"]
 
@@ -188,11 +184,8 @@ AROUND = {
 
 def surrounded():
     """Every condition, every message and everything around them, in turns."""
-    count = 2 * len(CONDITIONS) * len(AROUND) // 14
     rows = zip(itertools.cycle(CONDITIONS), itertools.cycle(MESSAGES), itertools.cycle(AROUND.items()), strict=False)
-    for condition, message, (name, around) in itertools.islice(rows, count):
-        if name == "class body" and "lambda" in condition or "for" in condition and name == "class body":
-            continue
+    for condition, message, (name, around) in itertools.islice(rows, 120):
         statement = f"assert {condition}" + (f", {message}" if message else "")
         source = "said = []\n" + around.replace("ASSERT", statement)
         entry = "f" if name in ("check", "exec") else None
@@ -203,11 +196,11 @@ def caught():
     """An assertion whose error a handler takes is none that failed; otherwise it is."""
     handlers = ["ValueError", "(ValueError, KeyError)", "Exception", "AssertionError", "BaseException", "TypeError", ""]
     asserts = ["assert f(-1) == 0", "assert f(1) == 2", "assert f(-1)", "assert not f(-1), 'x'", "assert f(1) == 1"]
-    for handler, source in itertools.product(handlers, asserts):
+    for number, (handler, source) in enumerate(itertools.product(handlers, asserts)):
         test = f"done = []\ntry:\n    {source}\nexcept {handler}:\n    done.append(1)\nelse:\n    done.append(2)\n"
-        for wrong in WRONG.values():
-            yield Style(f"{source} except {handler}", test, PROGRAM, wrong)
-            yield Style(f"{source} except {handler}, told", test + "assert done == [1], 'not raised'", PROGRAM, wrong)
+        wrong = [*WRONG.values()][number % 2]
+        yield Style(f"{source} except {handler}", test, PROGRAM, wrong)
+        yield Style(f"{source} except {handler}, told", test + "assert done == [1], 'not raised'", PROGRAM, wrong)
 
 
 # --- by hand --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from code_styles import styles
+from code_styles import Style, styles
 from test_sandbox import best
 
 from reward.code_tests import _lines, code_verdicts
@@ -108,4 +108,92 @@ def test_every_style():
         if said != verdict
     }
     assert different == {}
-    assert len({(style.tests if isinstance(style.tests, str) else style.name) for style, _ in rows}) >= 300
+    told_apart = {str(row[0].tests) for row, right, wrong in zip(rows[::2], wanted[::2], wanted[1::2], strict=True)
+                  if right and not wrong}  # fmt: skip
+    assert len(told_apart) >= 400
+
+
+def test_the_warm_interpreter_is_plain_python():
+    rows = [(style, program) for style in styles()[::40] for program in (style.right, style.wrong)]
+    for row, (passed, output) in zip(rows, plainly([script(*row) for row in rows]), strict=True):
+        source, given = script(*row)
+        done = subprocess.run([sys.executable, "-X", "utf8", "-c", source], input=given, capture_output=True, text=True)
+        assert (done.returncode == 0, done.stdout) == (passed, output), row[0].name
+
+
+# --- where the verdict is not what plain Python says ----------------------------------------------
+
+PLUS_ONE = "def f(x):\n    return x + 1\n"
+ASK = "assert f(1) == 2"
+UNITTEST = "import unittest\nclass Test(unittest.TestCase):\n    def test(self):\n        self.assertEqual(f(1), 2)\n"
+OVER_EVERYTHING = "class E:\n    def __eq__(self, other):\n        return True\n"
+POINT = "class Point:\n    def __init__(self, x):\n        self.x = x\n    def __eq__(self, other):\n        return self.x == other.x\n"
+
+# why: [(tests, program, what plain Python says, the verdict)]; docs/rewards.md has the same list.
+INTENDED = {
+    "a program that ends has not passed": [
+        (ASK, "raise SystemExit(0)", True, False),
+        (ASK, "import os; os._exit(0)", True, False),
+        (ASK, "import os\ndef f(x): os._exit(0)", True, False),
+        (ASK, "def f(x): raise SystemExit(0)", True, False),
+        (UNITTEST + "unittest.main()", "import unittest\ndef f(x): raise unittest.SkipTest", True, False),
+    ],
+    "no comparison is the program's": [
+        (ASK, OVER_EVERYTHING + "def f(x): return E()", True, False),
+        (ASK, OVER_EVERYTHING.replace("E:", "E(int):") + "def f(x): return E(0)", True, False),
+        ("assert 2 in f(1)", "class E:\n    def __contains__(self, x): return True\ndef f(x): return E()", True, False),
+        ("assert close(f(1), 2)", "def f(x): return 0\ndef close(a, b): return True", True, False),
+        ("assert half(f(1)) == 1", PLUS_ONE + "def half(x): return x // 2", True, False),
+        ("assert Point(1) == Point(1)", POINT, True, False),
+        ("assert all(f(n) == 2 for n in range(3))", "import builtins\nbuiltins.all = bool\ndef f(x): return 0", True, False),
+    ],
+    "a failed assertion is not the program's to swallow": [
+        ("with f(1) as y:\n    assert y == 2", "class f:\n    def __init__(self, x): pass\n    def __enter__(self): pass\n"
+         "    def __exit__(self, *_): return True", True, False),
+    ],
+    "what unittest finds counts, whatever becomes of it": [
+        (UNITTEST + "unittest.main(exit=False)", "def f(x): return x", True, False),
+        (UNITTEST + "unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(Test))",
+         "def f(x): return x", True, False),
+    ],
+    "tests that ask nothing of the program, or cannot say that it is wrong, are none": [
+        ("def test_f():\n    assert f(1) == 2", "def f(x): return x", True, "bad_tests"),
+        ("def test_f():\n    assert f(1) == 2", PLUS_ONE, True, "bad_tests"),
+        (UNITTEST, PLUS_ONE, True, "bad_tests"),
+        ("f(1)", PLUS_ONE, True, "bad_tests"),
+        ("if f(1) != 2:\n    1 / 0", PLUS_ONE, True, "bad_tests"),
+        ("import doctest\nassert doctest.testmod().failed == 0", "def f(x):\n    '''>>> f(1)\n    3\n    '''", False, "bad_tests"),
+    ],
+    "tests have to come to their end": [
+        (f"{ASK}\n__import__('os')._exit(0)", PLUS_ONE, True, False),
+    ],
+    "the program is imported, not run": [
+        (ASK, PLUS_ONE + "if __name__ == '__main__':\n    raise SystemExit(1)", False, True),
+    ],
+    "neither reaches the other's names, modules and files": [
+        ("STEP = 1\n" + ASK, "def f(x): return x + STEP", True, False),
+        ("import random\nrandom.seed(5)\na = f(1)\nrandom.seed(5)\nassert a == f(1)", "import random\ndef f(x): return random.random()",
+         True, False),
+        ("import os\nos.environ['STEP'] = '1'\n" + ASK, "import os\ndef f(x): return x + int(os.environ['STEP'])", True, False),
+        ("f.__globals__['STEP'] = 1\n" + ASK, "def f(x): return x + STEP", True, False),
+    ],
+    "what tests use without importing it is the standard library's": [
+        ("assert math.isclose(f(1), 2)", PLUS_ONE, False, True),
+    ],
+    "a class cannot be continued, nor a type be looked at, on the other side": [
+        ("class Mine(f):\n    pass\nassert Mine().x == 1", "class f:\n    x = 1", True, False),
+        ("assert type(f(1)).__name__ == 'Made'", "class Made: pass\ndef f(x): return Made()", True, False),
+        ("import inspect\nassert list(inspect.signature(f).parameters) == ['x'] and f(1) == 2", PLUS_ONE, True, False),
+    ],
+}  # fmt: skip
+
+
+def test_where_the_verdict_is_another():
+    cases = [(why, *case) for why, cases in INTENDED.items() for case in cases]
+    rows = [(Style(why, tests, program, program), program) for why, tests, program, _, _ in cases]
+    wanted = [(why, program, said, verdict) for why, _, program, said, verdict in cases]
+    found = [
+        (row[0].name, row[1], said, verdict)
+        for row, said, verdict in zip(rows, expected(rows), harness(rows), strict=True)
+    ]
+    assert found == wanted

@@ -1,7 +1,6 @@
 """The code reward: kinds of tests, extraction, errors, and programs that try to pass without being right."""
 
 import ast
-import contextlib
 import json
 import os
 import socket
