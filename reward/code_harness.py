@@ -37,8 +37,8 @@ MAX_TEXT = 10_000  # characters of what an exception says
 # Builtin functions that stand for themselves on both sides; others would let one side act in the other.
 # fmt: off
 FUNCTIONS = {
-    "abs", "all", "any", "ascii", "bin", "callable", "chr", "divmod", "format", "hash", "hex", "isinstance", "issubclass",
-    "iter", "len", "max", "min", "next", "oct", "ord", "pow", "print", "repr", "round", "sorted", "sum",
+    "abs", "all", "any", "ascii", "bin", "callable", "chr", "divmod", "format", "hash", "hex", "isinstance",
+    "issubclass", "iter", "len", "max", "min", "next", "oct", "ord", "pow", "print", "repr", "round", "sorted", "sum",
 }
 # fmt: on
 # Classes of the standard library whose objects are plain data, and what makes an equal one.

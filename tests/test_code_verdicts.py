@@ -136,6 +136,7 @@ INTENDED = {
         (ASK, "import os; os._exit(0)", True, False),
         (ASK, "import os\ndef f(x): os._exit(0)", True, False),
         (ASK, "def f(x): raise SystemExit(0)", True, False),
+        ("try:\n    f(1)\nexcept:\n    pass\nelse:\n    assert False", "import os\ndef f(x): os._exit(0)", True, False),
         (UNITTEST + "unittest.main()", "import unittest\ndef f(x): raise unittest.SkipTest", True, False),
     ],
     "no comparison is the program's": [
@@ -190,7 +191,10 @@ INTENDED = {
 
 def test_where_the_verdict_is_another():
     cases = [(why, *case) for why, cases in INTENDED.items() for case in cases]
-    rows = [(Style(why, tests, program, program), program) for why, tests, program, _, _ in cases]
+    rows = [
+        (Style(why, tests, program, program, "f" if "(f(1)" in tests else None), program)
+        for why, tests, program, _, _ in cases
+    ]  # what is called in a call of another is under test
     wanted = [(why, program, said, verdict) for why, _, program, said, verdict in cases]
     found = [
         (row[0].name, row[1], said, verdict)

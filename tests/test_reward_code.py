@@ -11,7 +11,7 @@ import pytest
 from test_sandbox import assert_nothing_runs, at_each_level, best, contained
 
 from reward import RewardError, load_reward, sandbox
-from reward.code_harness import Containers, Reference, Tally, decode, encode, relay, resume
+from reward.code_harness import Containers, Judge, Reference, Tally, decode, encode, relay, resume
 from reward.code_tests import CallTests, ReadTests, code_verdicts, extract_program, parse_tests
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -182,6 +182,27 @@ def test_what_is_the_same_and_what_has_changed():
     assert copy[0] is copy[1][0] is copy[1][1]["k"]
     assert copy[2] is copy
     assert decode(encode(copy[0], refuse, back), refuse, there) is inner
+
+
+def test_what_a_program_may_have_of_the_tests():
+    own = {"__name__": "__main__"}
+    exec("class Node:\n    kept = 1\n    _kept = 2\n    def meet(self): return self", own)
+    judge = object.__new__(Judge)
+    function, node = (lambda x: x + 1), own["Node"]()
+    judge._kept = {-1: function, -2: node, -3: iter([5])}
+    assert judge.perform("call", -1, [2], {}) == 3
+    assert judge.perform("get", -2, "kept") == 1
+    assert judge.perform("resume", -3, "next", None, 2) == ([5], "return", None)
+    for asked in (("get", -1, "__globals__"), ("get", -1, "__code__"), ("set", -1, "x", 1), ("get", -2, "_kept"),
+                  ("get", -2, "__class__"), ("set", -2, "__class__", int), ("resume", -1, "next", None, 1),
+                  ("operate", -2, "__str__", []), ("read", "close"), ("exec", -1)):  # fmt: skip
+        with pytest.raises(TypeError, match="a program cannot"):
+            judge.perform(*asked)
+    with pytest.raises(KeyError):
+        judge.perform("call", -4, [], {})
+    for secret in (getattr, exec, open, globals, os, test_forms_of_tests.__code__, object()):
+        with pytest.raises(TypeError, match="a test cannot hand"):
+            judge._refer(secret)
 
 
 def test_a_reference_is_never_equal_to_anything():
@@ -357,6 +378,41 @@ HOSTILE = {
     "code_harness.Tally.fails = lambda *a: None\ndef f(x): return 0",
     "answers written ahead": "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{\"value\": true}\\n' * 9)\n"
     "    except OSError: pass\ndef f(x): return 0",
+    "answers of the line written ahead": "import os\nfor fd in range(3, 64):\n"
+    '    try: os.write(fd, b\'["value", ["", []], true, []]\\n\' * 9)\n    except OSError: pass\ndef f(x): return 0',
+    "answers that do not fit": "import os\nfor fd in range(3, 64):\n"
+    '    try: os.write(fd, b\'["value", [7, 7], true, [[5, []]]]\\n{}\\n[]\\n["ask"]\\n\')\n'
+    "    except OSError: pass\ndef f(x): return 0",
+    **{
+        f"{value} for an answer": f"import code_harness\ncode_harness.encode = lambda *a: {value}\ndef f(x): return 0"
+        for value in (
+            "['r', -1, 'object']",
+            "['r', 'f', 'object']",
+            "['a', 0]",
+            "['y', 'exit']",
+            "['x', ['Any']]",
+            "['e', ['SystemExit'], '', ['l'], ['d'], None]",
+            "['m', 'x', ['a b'], 1]",
+            "['o', 'Any', []]",
+            "['d', [True, True]]",
+            "['r', 1, 'iterator']",
+            "['r', 1, 'coroutine']",
+        )
+    },
+    "questions of its own": "import gc\nhost = [o for o in gc.get_objects() if type(o).__name__ == 'Host'][0]\n"
+    "def f(x):\n    for what in ('call', 'get', 'set', 'resume', 'read', 'input', 'class', 'await'):\n"
+    "        for given in ((-1, [], {}), (-1, '__globals__'), (-1, '__dict__', 1), (1, 'next', None, 1),\n"
+    "                      ('read', -1), ('__class__',), ('',)):\n"
+    "            try: found = host.ask(what, *given)\n            except BaseException: continue\n"
+    "            if found: return x + 1\n    return 0",
+    "is an exception": "class f(Exception):\n    def __eq__(self, other): return True",
+    "is a class": "class f:\n    def __init__(self, x): pass\n    def __eq__(self, other): return True",
+    "is awaited": "async def f(x): return x + 1",
+    "raise each exception": "n = 0\ndef f(x):\n    global n\n    n += 1\n"
+    "    raise (SystemExit, KeyboardInterrupt, GeneratorExit, AssertionError)[n % 4](0)",
+    "an exception that is a string's end": "class gone(Exception): pass\ndef f(x): raise gone",
+    "warn and print": "import warnings\ndef f(x):\n    for n in range(10**4): print('x' * 10**4); warnings.warn('x')\n"
+    "    return 0",
     "a verdict of its own": "import os\nfor fd in range(0, 64):\n"
     '    try: os.write(fd, b\'{"passed": 9, "failed": 0, "finished": true, "error": null}\\n\')\n'
     "    except OSError: pass\nos._exit(0)",
