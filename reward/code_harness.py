@@ -719,7 +719,8 @@ class Judge(Peer):
         """Raises TypeError where the program may not have it."""
         if isinstance(value, Reference):
             return value._number
-        acts = isinstance(value, types.BuiltinFunctionType) and value.__module__ == "builtins"  # getattr, exec, ...
+        acts = isinstance(value, types.BuiltinFunctionType) and getattr(builtins, value.__name__, None) is value
+        # A builtin that does not stand for itself acts here: getattr, exec, open.
         if acts or not (callable(value) or isinstance(value, collections.abc.Iterator) or _is_tests_own(value)):
             raise TypeError(f"a test cannot hand a {type(value).__name__} to the program")
         return super()._refer(value)

@@ -1,7 +1,7 @@
 """Does the program in a completion pass its tests?
 
-Three kinds of tests: a ``check(candidate)`` function (HumanEval), assert statements (MBPP), and inputs with
-the output expected (competitions). The program runs in a sandbox (:mod:`reward.sandbox`); its tests run in
+Three kinds of tests: a ``check(candidate)`` function (HumanEval), assert statements (MBPP) or other code that fails
+where the program is wrong, and inputs with the output expected (competitions). The program runs in a sandbox (:mod:`reward.sandbox`); its tests run in
 another, or, for outputs, here. So the verdict is made where the program cannot reach: ending early,
 patching builtins or looking for the expected values gains nothing (:mod:`reward.code_harness`).
 """
@@ -74,17 +74,17 @@ def code_verdicts(
 ) -> list[Verdict]:
     """Judge each completion by its row's tests; equal programs under equal tests are run once.
 
-    ``tests``, else ``answer``: text with a ``check`` function or assert statements; a list of assert
-    statements; a list of ``{"input": ..., "output": ...}`` or ``{"inputs": [...], "outputs": [...]}``; or
+    ``tests``, else ``answer``: text with a ``check`` function, assert statements or a run of ``unittest``; a list of
+    assert statements; a list of ``{"input": ..., "output": ...}`` or ``{"inputs": [...], "outputs": [...]}``; or
     ``{"tests": one of these, "entry_point": ..., "setup": ...}``. Lists and mappings may come as JSON text.
     ``entry_point`` names the function tested (default: what the tests call first), ``setup`` is code that
     tests need, ``prompt`` (default: ``prompts``) is what a completion without a code block continues.
 
-    ``partial`` scores the share of assertions or cases passed, 0 where the tests did not come to an
-    end; ``correct`` is all of them in any case. ``wall_s`` and ``memory_mb`` limit one run of one
-    program, ``workers`` run at a time. Not judged (None) is a row without usable tests
-    (``bad_tests``) and a program that could not be run (``sandbox``). Wrong ones carry the kind of error: an
-    ending of :class:`reward.sandbox.Result`, ``failed_test``, ``wrong_output``, or an exception's name.
+    ``correct`` is what plain Python says of the tests; ``partial`` scores the share of assertions or cases
+    passed, 0 where the tests did not come to an end. ``wall_s`` and ``memory_mb`` limit one run of one program,
+    ``workers`` run at a time. Not judged (None) is a row without usable tests, or whose tests end without calling
+    the program (``bad_tests``), and a program that could not be run (``sandbox``). Wrong ones carry the kind of
+    error: an ending of :class:`reward.sandbox.Result`, ``failed_test``, ``wrong_output``, or an exception's name.
     Raises :class:`reward.base.RewardError` where the sandbox does not reach the level ``require``.
     """
     given_tests = tests if tests is not None else answer

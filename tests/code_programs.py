@@ -1241,7 +1241,8 @@ assert keys == {"a", "b"} and list(keys) == ["a", "b"] and len(keys) == 2
 assert sorted(values) == [1, 2] and ("a", 1) in items and dict(items) == {"a": 1, "b": 2}
 ## types kept apart
 def f(x):
-    return [x, float(x), str(x), bytes([x]), bytearray([x]), {x}, frozenset([x]), (x,), x == 1, complex(x), range(x), None]
+    same = [x, float(x), str(x), bytes([x]), bytearray([x]), {x}, frozenset([x]), (x,)]
+    return [*same, x == 1, complex(x), range(x), None]
 ---
 def f(x):
     return [x, x, str(x), bytes([x]), bytes([x]), [x], {x}, [x], 1, x, list(range(x)), 0]

@@ -34,6 +34,13 @@ WRONG = {
 }
 
 
+def sections(text):
+    """(name, code) of each, which begins with its name in a comment."""
+    for section in text.strip().removeprefix("# ").split("\n# "):
+        name, _, code = section.partition("\n")
+        yield name, code
+
+
 # --- ways to say that something failed, wherever it can be said -------------------------------------
 
 FAILS = {
@@ -55,41 +62,160 @@ FAILS = {
 }
 FAIL = "def fail():\n    assert False, 'failed'\n\n"
 
-PLACES = {
-    "if": "if f(1) != 2:\n    FAIL",
-    "if else": "if f(1) == 2:\n    pass\nelse:\n    FAIL",
-    "elif": "if f(1) == 2:\n    pass\nelif f(1) == 3:\n    FAIL\nelse:\n    FAIL",
-    "try": "try:\n    f(-1)\n    FAIL\nexcept ValueError:\n    pass",
-    "try else": "try:\n    f(-1)\nexcept ValueError:\n    pass\nelse:\n    FAIL",
-    "try except": "try:\n    assert f(1) == 2\nexcept Exception:\n    FAIL",
-    "try finally": "raised = False\ntry:\n    f(-1)\nexcept ValueError:\n    raised = True\nfinally:\n"
-    "    if not raised:\n        FAIL",
-    "nested try": "try:\n    try:\n        f(-1)\n    except KeyError:\n        FAIL\n    else:\n        FAIL\n"
-    "except ValueError as error:\n    assert str(error) == 'negative'",
-    "for": "for given, wanted in ((1, 2), (2, 3)):\n    if f(given) != wanted:\n        FAIL",
-    "for else": "for given in range(5):\n    if f(given) == 5:\n        break\nelse:\n    FAIL",
-    "for else, raising": "for given in (0, 1, -1):\n    try:\n        assert f(given) == given + 1\n"
-    "    except ValueError:\n        break\nelse:\n    FAIL",
-    "while else": "n = 0\nwhile n < 5:\n    if f(n) == 5:\n        break\n    n += 1\nelse:\n    FAIL",
-    "while": "n = 5\nwhile f(n) != n + 1:\n    FAIL",
-    "with suppress": "import contextlib\nwith contextlib.suppress(ValueError):\n    f(-1)\n    FAIL",
-    "match": "match f(1):\n    case 2:\n        pass\n    case _:\n        FAIL",
-    "function": "def test():\n    try:\n        f(-1)\n    except ValueError:\n        return\n    FAIL\ntest()",
-    "nested function": "def outer():\n    def inner(given):\n        if f(given) == given + 1:\n            return\n"
-    "        FAIL\n    inner(1)\n    inner(2)\nouter()",
-    "method": "class Test:\n    def test(self):\n        if f(3) != 4:\n            FAIL\nTest().test()",
-    "generator": "def steps():\n    yield 1\n    if f(1) != 2:\n        FAIL\n    yield 2\nassert list(steps()) == [1, 2]",
-    "check": "def check(candidate):\n    assert True, 'first'\n    try:\n        candidate(-1)\n    except ValueError:\n"
-    "        pass\n    else:\n        FAIL\n",
-    "main": "if __name__ == '__main__':\n    if f(1) != 2:\n        FAIL",
-    "finally after return": "def test():\n    good = False\n    try:\n        good = f(1) == 2\n        return good\n    finally:\n"
-    "        if not good:\n            FAIL\ntest()",
-}
+PLACES = r"""
+# if
+if f(1) != 2:
+    FAIL
+# if else
+if f(1) == 2:
+    pass
+else:
+    FAIL
+# elif
+if f(1) == 2:
+    pass
+elif f(1) == 3:
+    FAIL
+else:
+    FAIL
+# try
+try:
+    f(-1)
+    FAIL
+except ValueError:
+    pass
+# try else
+try:
+    f(-1)
+except ValueError:
+    pass
+else:
+    FAIL
+# try except
+try:
+    assert f(1) == 2
+except Exception:
+    FAIL
+# try finally
+raised = False
+try:
+    f(-1)
+except ValueError:
+    raised = True
+finally:
+    if not raised:
+        FAIL
+# nested try
+try:
+    try:
+        f(-1)
+    except KeyError:
+        FAIL
+    else:
+        FAIL
+except ValueError as error:
+    assert str(error) == 'negative'
+# for
+for given, wanted in ((1, 2), (2, 3)):
+    if f(given) != wanted:
+        FAIL
+# for else
+for given in range(5):
+    if f(given) == 5:
+        break
+else:
+    FAIL
+# for else, raising
+for given in (0, 1, -1):
+    try:
+        assert f(given) == given + 1
+    except ValueError:
+        break
+else:
+    FAIL
+# while else
+n = 0
+while n < 5:
+    if f(n) == 5:
+        break
+    n += 1
+else:
+    FAIL
+# while
+n = 5
+while f(n) != n + 1:
+    FAIL
+# with suppress
+import contextlib
+with contextlib.suppress(ValueError):
+    f(-1)
+    FAIL
+# match
+match f(1):
+    case 2:
+        pass
+    case _:
+        FAIL
+# function
+def test():
+    try:
+        f(-1)
+    except ValueError:
+        return
+    FAIL
+test()
+# nested function
+def outer():
+    def inner(given):
+        if f(given) == given + 1:
+            return
+        FAIL
+    inner(1)
+    inner(2)
+outer()
+# method
+class Test:
+    def test(self):
+        if f(3) != 4:
+            FAIL
+Test().test()
+# generator
+def steps():
+    yield 1
+    if f(1) != 2:
+        FAIL
+    yield 2
+assert list(steps()) == [1, 2]
+# check
+def check(candidate):
+    assert True, 'first'
+    try:
+        candidate(-1)
+    except ValueError:
+        pass
+    else:
+        FAIL
+
+# main
+if __name__ == '__main__':
+    if f(1) != 2:
+        FAIL
+# finally after return
+def test():
+    good = False
+    try:
+        good = f(1) == 2
+        return good
+    finally:
+        if not good:
+            FAIL
+test()
+"""
 
 
 def failing():
     """Every third way at every place; the wrong program is the one that gets there."""
-    for number, (place, source) in enumerate(PLACES.items()):
+    for number, (place, source) in enumerate(sections(PLACES)):
         for name, fail in itertools.islice(FAILS.items(), number % 3, None, 3):
             test = (FAIL if fail == "fail()" else "") + source.replace("FAIL", fail)
             yield Style(f"{place}: {name}", test, PROGRAM, WRONG["returns"], "f" if place == "check" else None)
@@ -138,53 +264,205 @@ CONDITIONS = [
 
 MESSAGES = ["", "'said'", "f'{f(1)} is not it'", "print('said')", "said.append(1)", "1 / 0", "f(-1)"]
 
-AROUND = {
-    "top": "ASSERT",
-    "function": "def test():\n    ASSERT\ntest()",
-    "if": "if True:\n    ASSERT",
-    "while": "while True:\n    ASSERT\n    break",
-    "for": "for _ in range(2):\n    ASSERT",
-    "try finally": "try:\n    ASSERT\nfinally:\n    said.clear()",
-    "try except": "try:\n    ASSERT\nexcept (ValueError, OSError):\n    raise",
-    "method": "class Test:\n    kind = 'test'\n    @staticmethod\n    def test():\n        ASSERT\nTest.test()",
-    "class body": "class Test:\n    ASSERT",
-    "decorated": "import functools\ndef twice(test):\n    @functools.wraps(test)\n    def run():\n        test()\n        test()\n"
-    "    return run\n@twice\ndef test():\n    ASSERT\ntest()",
-    "run where it is defined": "def run(test):\n    test()\n    return test\n@run\ndef test():\n    ASSERT",
-    "generator": "def tests():\n    ASSERT\n    yield\nlist(tests())",
-    "context manager": "import contextlib\n@contextlib.contextmanager\ndef block():\n    yield\nwith block():\n    ASSERT",
-    "closed generator": "def tests():\n    try:\n        yield\n    finally:\n        ASSERT\ng = tests()\nnext(g)\ng.close()",
-    "async": "import asyncio\nasync def test():\n    await asyncio.sleep(0)\n    ASSERT\nasyncio.run(test())",
-    "async gather": "import asyncio\nasync def test():\n    ASSERT\nasync def main():\n    await asyncio.gather(test(), test())\n"
-    "asyncio.run(main())",
-    "thread": "import threading\nerrors = []\ndef test():\n    try:\n        ASSERT\n    except Exception as error:\n"
-    "        errors.append(error)\nthread = threading.Thread(target=test)\nthread.start()\nthread.join()\nassert not errors",
-    "pool": "from concurrent.futures import ThreadPoolExecutor\ndef test(_):\n    ASSERT\nwith ThreadPoolExecutor(2) as pool:\n"
-    "    list(pool.map(test, range(3)))",
-    "unittest": "import unittest\nclass Test(unittest.TestCase):\n    def test(self):\n        ASSERT\nunittest.main()",
-    "main": "def main():\n    ASSERT\nif __name__ == '__main__':\n    main()",
-    "main with status": "import sys\ndef main():\n    ASSERT\n    return 0\nif __name__ == '__main__':\n    sys.exit(main())",
-    "check": "def check(candidate):\n    ASSERT",
-    "test functions in turn": "def test_one():\n    ASSERT\ndef test_two():\n    ASSERT\n"
-    "for name, test in list(globals().items()):\n    if name.startswith('test_'):\n        test()",
-    "caught and counted": "failures = 0\ntry:\n    ASSERT\nexcept AssertionError:\n    failures += 1\nassert failures == 0",
-    "deeper": "def deep(n):\n    if n:\n        return deep(n - 1)\n    ASSERT\ndeep(50)",
-    "global": "def test():\n    global said\n    ASSERT\n    said = []\ntest()",
-    "nonlocal": "def outer():\n    count = 0\n    def test():\n        nonlocal count\n        ASSERT\n        count += 1\n    test()\n"
-    "    return count\nassert outer() == 1",
-    "exec": 'exec("""ASSERT""")',
-    "list of functions": "def one():\n    ASSERT\nfor test in [one, lambda: one()]:\n    test()",
-    "walrus": "if (n := 1):\n    ASSERT",
-    "star": "from math import *\nassert floor(2.5) == 2\nASSERT",
-    "annotated": "from typing import *\ndef test(said: List[int]) -> None:\n    ASSERT\ntest(said)",
-    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass Case:\n    given: int\n    def test(self):\n        ASSERT\n"
-    "Case(1).test()",
-}
+AROUND = r'''
+# top
+ASSERT
+# function
+def test():
+    ASSERT
+test()
+# if
+if True:
+    ASSERT
+# while
+while True:
+    ASSERT
+    break
+# for
+for _ in range(2):
+    ASSERT
+# try finally
+try:
+    ASSERT
+finally:
+    said.clear()
+# try except
+try:
+    ASSERT
+except (ValueError, OSError):
+    raise
+# method
+class Test:
+    kind = 'test'
+    @staticmethod
+    def test():
+        ASSERT
+Test.test()
+# class body
+class Test:
+    ASSERT
+# decorated
+import functools
+def twice(test):
+    @functools.wraps(test)
+    def run():
+        test()
+        test()
+    return run
+@twice
+def test():
+    ASSERT
+test()
+# run where it is defined
+def run(test):
+    test()
+    return test
+@run
+def test():
+    ASSERT
+# generator
+def tests():
+    ASSERT
+    yield
+list(tests())
+# context manager
+import contextlib
+@contextlib.contextmanager
+def block():
+    yield
+with block():
+    ASSERT
+# closed generator
+def tests():
+    try:
+        yield
+    finally:
+        ASSERT
+g = tests()
+next(g)
+g.close()
+# async
+import asyncio
+async def test():
+    await asyncio.sleep(0)
+    ASSERT
+asyncio.run(test())
+# async gather
+import asyncio
+async def test():
+    ASSERT
+async def main():
+    await asyncio.gather(test(), test())
+asyncio.run(main())
+# thread
+import threading
+errors = []
+def test():
+    try:
+        ASSERT
+    except Exception as error:
+        errors.append(error)
+thread = threading.Thread(target=test)
+thread.start()
+thread.join()
+assert not errors
+# pool
+from concurrent.futures import ThreadPoolExecutor
+def test(_):
+    ASSERT
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(test, range(3)))
+# unittest
+import unittest
+class Test(unittest.TestCase):
+    def test(self):
+        ASSERT
+unittest.main()
+# main
+def main():
+    ASSERT
+if __name__ == '__main__':
+    main()
+# main with status
+import sys
+def main():
+    ASSERT
+    return 0
+if __name__ == '__main__':
+    sys.exit(main())
+# check
+def check(candidate):
+    ASSERT
+# test functions in turn
+def test_one():
+    ASSERT
+def test_two():
+    ASSERT
+for name, test in list(globals().items()):
+    if name.startswith('test_'):
+        test()
+# caught and counted
+failures = 0
+try:
+    ASSERT
+except AssertionError:
+    failures += 1
+assert failures == 0
+# deeper
+def deep(n):
+    if n:
+        return deep(n - 1)
+    ASSERT
+deep(50)
+# global
+def test():
+    global said
+    ASSERT
+    said = []
+test()
+# nonlocal
+def outer():
+    count = 0
+    def test():
+        nonlocal count
+        ASSERT
+        count += 1
+    test()
+    return count
+assert outer() == 1
+# exec
+exec("""ASSERT""")
+# list of functions
+def one():
+    ASSERT
+for test in [one, lambda: one()]:
+    test()
+# walrus
+if (n := 1):
+    ASSERT
+# star
+from math import *
+assert floor(2.5) == 2
+ASSERT
+# annotated
+from typing import *
+def test(said: List[int]) -> None:
+    ASSERT
+test(said)
+# dataclass
+from dataclasses import dataclass
+@dataclass
+class Case:
+    given: int
+    def test(self):
+        ASSERT
+Case(1).test()
+'''
 
 
 def surrounded():
     """Every condition, every message and everything around them, in turns."""
-    rows = zip(itertools.cycle(CONDITIONS), itertools.cycle(MESSAGES), itertools.cycle(AROUND.items()), strict=False)
+    rows = zip(itertools.cycle(CONDITIONS), itertools.cycle(MESSAGES), itertools.cycle(sections(AROUND)), strict=False)
     for condition, message, (name, around) in itertools.islice(rows, 120):
         statement = f"assert {condition}" + (f", {message}" if message else "")
         source = "said = []\n" + around.replace("ASSERT", statement)
@@ -742,15 +1020,8 @@ ONLY_IN_TEXT = ("doctest of the tests", "doctest raising", "strings of code")  #
 
 
 def by_hand():
-    name, lines = "", []
-    for line in [*BLOCKS.strip().splitlines(), "# end"]:
-        if line.startswith("# "):
-            if lines:
-                entry = "f" if name in ONLY_IN_TEXT else None
-                yield Style(name, "\n".join(lines), PROGRAM, WRONG["returns"], entry)
-            name, lines = line[2:], []
-        else:
-            lines.append(line)
+    for name, tests in sections(BLOCKS):
+        yield Style(name, tests, PROGRAM, WRONG["returns"], "f" if name in ONLY_IN_TEXT else None)
 
 
 def of_programs():

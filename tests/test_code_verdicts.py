@@ -127,7 +127,9 @@ PLUS_ONE = "def f(x):\n    return x + 1\n"
 ASK = "assert f(1) == 2"
 UNITTEST = "import unittest\nclass Test(unittest.TestCase):\n    def test(self):\n        self.assertEqual(f(1), 2)\n"
 OVER_EVERYTHING = "class E:\n    def __eq__(self, other):\n        return True\n"
-POINT = "class Point:\n    def __init__(self, x):\n        self.x = x\n    def __eq__(self, other):\n        return self.x == other.x\n"
+POINT = "class Point:\n    def __init__(self, x): self.x = x\n    def __eq__(self, other): return self.x == other.x\n"
+RANDOM = "import random\ndef f(x):\n    return random.random()\n"
+STEP = "import os\ndef f(x):\n    return x + int(os.environ['STEP'])\n"
 
 # why: [(tests, program, what plain Python says, the verdict)]; docs/rewards.md has the same list.
 INTENDED = {
@@ -136,7 +138,7 @@ INTENDED = {
         (ASK, "import os; os._exit(0)", True, False),
         (ASK, "import os\ndef f(x): os._exit(0)", True, False),
         (ASK, "def f(x): raise SystemExit(0)", True, False),
-        ("try:\n    f(1)\nexcept:\n    pass\nelse:\n    assert False", "import os\ndef f(x): os._exit(0)", True, False),
+        ("try: f(1)\nexcept: pass\nelse: assert False", "import os\ndef f(x): os._exit(0)", True, False),
         (UNITTEST + "unittest.main()", "import unittest\ndef f(x): raise unittest.SkipTest", True, False),
     ],
     "no comparison is the program's": [
@@ -146,16 +148,29 @@ INTENDED = {
         ("assert close(f(1), 2)", "def f(x): return 0\ndef close(a, b): return True", True, False),
         ("assert half(f(1)) == 1", PLUS_ONE + "def half(x): return x // 2", True, False),
         ("assert Point(1) == Point(1)", POINT, True, False),
-        ("assert all(f(n) == 2 for n in range(3))", "import builtins\nbuiltins.all = bool\ndef f(x): return 0", True, False),
+        (
+            "assert all(f(n) == 2 for n in range(3))",
+            "import builtins\nbuiltins.all = bool\ndef f(x): return 0",
+            True,
+            False,
+        ),
     ],
     "a failed assertion is not the program's to swallow": [
-        ("with f(1) as y:\n    assert y == 2", "class f:\n    def __init__(self, x): pass\n    def __enter__(self): pass\n"
-         "    def __exit__(self, *_): return True", True, False),
+        (
+            "with f(1) as y:\n    assert y == 2",
+            "class f:\n    def __init__(self, x): pass\n    __enter__ = __exit__ = lambda *_: True",
+            True,
+            False,
+        ),
     ],
     "what unittest finds counts, whatever becomes of it": [
         (UNITTEST + "unittest.main(exit=False)", "def f(x): return x", True, False),
-        (UNITTEST + "unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(Test))",
-         "def f(x): return x", True, False),
+        (
+            UNITTEST + "unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(Test))",
+            "def f(x): return x",
+            True,
+            False,
+        ),
     ],
     "tests that ask nothing of the program, or cannot say that it is wrong, are none": [
         ("def test_f():\n    assert f(1) == 2", "def f(x): return x", True, "bad_tests"),
@@ -163,7 +178,12 @@ INTENDED = {
         (UNITTEST, PLUS_ONE, True, "bad_tests"),
         ("f(1)", PLUS_ONE, True, "bad_tests"),
         ("if f(1) != 2:\n    1 / 0", PLUS_ONE, True, "bad_tests"),
-        ("import doctest\nassert doctest.testmod().failed == 0", "def f(x):\n    '''>>> f(1)\n    3\n    '''", False, "bad_tests"),
+        (
+            "import doctest\nassert doctest.testmod().failed == 0",
+            "def f(x):\n    '''>>> f(1)\n    3\n    '''",
+            False,
+            "bad_tests",
+        ),
     ],
     "tests have to come to their end": [
         (f"{ASK}\n__import__('os')._exit(0)", PLUS_ONE, True, False),
@@ -173,9 +193,8 @@ INTENDED = {
     ],
     "neither reaches the other's names, modules and files": [
         ("STEP = 1\n" + ASK, "def f(x): return x + STEP", True, False),
-        ("import random\nrandom.seed(5)\na = f(1)\nrandom.seed(5)\nassert a == f(1)", "import random\ndef f(x): return random.random()",
-         True, False),
-        ("import os\nos.environ['STEP'] = '1'\n" + ASK, "import os\ndef f(x): return x + int(os.environ['STEP'])", True, False),
+        ("import random\nrandom.seed(5)\na = f(1)\nrandom.seed(5)\nassert a == f(1)", RANDOM, True, False),
+        ("import os\nos.environ['STEP'] = '1'\n" + ASK, STEP, True, False),
         ("f.__globals__['STEP'] = 1\n" + ASK, "def f(x): return x + STEP", True, False),
     ],
     "what tests use without importing it is the standard library's": [
@@ -186,7 +205,7 @@ INTENDED = {
         ("assert type(f(1)).__name__ == 'Made'", "class Made: pass\ndef f(x): return Made()", True, False),
         ("import inspect\nassert list(inspect.signature(f).parameters) == ['x'] and f(1) == 2", PLUS_ONE, True, False),
     ],
-}  # fmt: skip
+}
 
 
 def test_where_the_verdict_is_another():

@@ -195,11 +195,12 @@ def test_what_a_program_may_have_of_the_tests():
     assert judge.perform("resume", -3, "next", None, 2) == ([5], "return", None)
     for asked in (("get", -1, "__globals__"), ("get", -1, "__code__"), ("set", -1, "x", 1), ("get", -2, "_kept"),
                   ("get", -2, "__class__"), ("set", -2, "__class__", int), ("resume", -1, "next", None, 1),
-                  ("operate", -2, "__str__", []), ("read", "close"), ("exec", -1)):  # fmt: skip
+                  ("operate", -2, "__str__", []), ("exec", -1)):  # fmt: skip
         with pytest.raises(TypeError, match="a program cannot"):
             judge.perform(*asked)
-    with pytest.raises(KeyError):
-        judge.perform("call", -4, [], {})
+    for asked in (("call", -4, [], {}), ("call", "open", [], {}), ("read", "close"), ("class", "Node")):
+        with pytest.raises(KeyError):
+            judge.perform(*asked)
     for secret in (getattr, exec, open, globals, os, test_forms_of_tests.__code__, object()):
         with pytest.raises(TypeError, match="a test cannot hand"):
             judge._refer(secret)
