@@ -1,9 +1,10 @@
 """Does the program in a completion pass its tests?
 
 Three kinds of tests: a ``check(candidate)`` function (HumanEval), assert statements (MBPP) or other code that fails
-where the program is wrong, and inputs with the output expected (competitions). The program runs in a sandbox (:mod:`reward.sandbox`); its tests run in
-another, or, for outputs, here. So the verdict is made where the program cannot reach: ending early,
-patching builtins or looking for the expected values gains nothing (:mod:`reward.code_harness`).
+where the program is wrong, and inputs with the output expected (competitions). The program runs in a sandbox
+(:mod:`reward.sandbox`); its tests run in another, or, for outputs, here. So the verdict is made where the program
+cannot reach: ending early, patching builtins or looking for the expected values gains nothing
+(:mod:`reward.code_harness`).
 """
 
 from __future__ import annotations
