@@ -116,8 +116,3 @@ def test_heavy_imports_stay_where_they_belong(module):
         assert not top & HEAVY
     if module != "fbt_rl.cluster":
         assert "ray" not in top
-
-
-def test_files_are_short():
-    long = {module: n for module, path in MODULES.items() if (n := path.read_text().count("\n")) > 400}
-    assert not long
