@@ -1,15 +1,17 @@
 """Does the program in a completion pass its tests?
 
-Three kinds of tests: a ``check(candidate)`` function (HumanEval), assert statements (MBPP), and inputs with
-the output expected (competitions). The program runs in a sandbox (:mod:`reward.code.sandbox`); its tests run in
-another, or, for outputs, here. So the verdict is made where the program cannot reach: ending early,
-patching builtins or looking for the expected values gains nothing (:mod:`reward.code.code_harness`).
+Three kinds of tests: a ``check(candidate)`` function (HumanEval), assert statements (MBPP) or other code that fails
+where the program is wrong, and inputs with the output expected (competitions). The program runs in a sandbox
+(:mod:`reward.code.sandbox`); its tests run in another, or, for outputs, here. So the verdict is made where the program
+cannot reach: ending early, patching builtins or looking for the expected values gains nothing
+(:mod:`reward.code.code_harness`).
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import json
 import logging
 import os
@@ -73,17 +75,17 @@ def code_verdicts(
 ) -> list[Verdict]:
     """Judge each completion by its row's tests; equal programs under equal tests are run once.
 
-    ``tests``, else ``answer``: text with a ``check`` function or assert statements; a list of assert
-    statements; a list of ``{"input": ..., "output": ...}`` or ``{"inputs": [...], "outputs": [...]}``; or
+    ``tests``, else ``answer``: text with a ``check`` function, assert statements or a run of ``unittest``; a list of
+    assert statements; a list of ``{"input": ..., "output": ...}`` or ``{"inputs": [...], "outputs": [...]}``; or
     ``{"tests": one of these, "entry_point": ..., "setup": ...}``. Lists and mappings may come as JSON text.
     ``entry_point`` names the function tested (default: what the tests call first), ``setup`` is code that
     tests need, ``prompt`` (default: ``prompts``) is what a completion without a code block continues.
 
-    ``partial`` scores the share of assertions or cases passed, 0 where the tests did not come to an
-    end; ``correct`` is all of them in any case. ``wall_s`` and ``memory_mb`` limit one run of one
-    program, ``workers`` run at a time. Not judged (None) is a row without usable tests
-    (``bad_tests``) and a program that could not be run (``sandbox``). Wrong ones carry the kind of error: an
-    ending of :class:`reward.code.sandbox.Result`, ``failed_test``, ``wrong_output``, or an exception's name.
+    ``correct`` is what plain Python says of the tests; ``partial`` scores the share of assertions or cases
+    passed, 0 where the tests did not come to an end. ``wall_s`` and ``memory_mb`` limit one run of one program,
+    ``workers`` run at a time. Not judged (None) is a row without usable tests, or whose tests end without calling
+    the program (``bad_tests``), and a program that could not be run (``sandbox``). Wrong ones carry the kind of
+    error: an ending of :class:`reward.code.sandbox.Result`, ``failed_test``, ``wrong_output``, or an exception's name.
     Raises :class:`reward.base.RewardError` where the sandbox does not reach the level ``require``.
     """
     given_tests = tests if tests is not None else answer
@@ -120,8 +122,10 @@ def judge_program(
     except (SandboxError, OSError) as fault:
         logger.warning("a program could not be judged: %s", str(fault))  # a record must not keep its frames
         return Verdict(None, None, program, "sandbox")
-    correct = passed == asked > 0
-    return Verdict(correct, passed / max(asked, 1) if partial else float(correct), program, None if correct else error)
+    if not asked:  # tests that end without calling the program say nothing of it
+        return Verdict(None, None, program, "bad_tests")
+    correct = passed == asked
+    return Verdict(correct, passed / asked if partial else float(correct), program, None if correct else error)
 
 
 @lru_cache(maxsize=1)
@@ -219,18 +223,20 @@ def parse_tests(tests: Any, entry_point: str | None, setup: str | None, prompt: 
 def _call_tests(tests: tuple[str, ...], entry_point: str | None, setup: str, prompt: str) -> CallTests | None:
     asked = [node for source in tests for node in ast.walk(ast.parse(source))]
     nodes = [*ast.walk(ast.parse(setup)), *asked]
-    if not any(isinstance(node, ast.Assert) for node in asked):
+    if not any(map(_can_fail, asked)):
         return None
     functions = _functions(prompt)
-    if any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in asked):
+    called = [node.func.id for node in asked if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    if "check" not in called and any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in asked):
         entry_point = entry_point or (functions[-1] if functions else None)
         tests = (*tests, f"check({entry_point})")
     free = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)} - _bound(nodes)
     outside = free - set(dir(builtins)) - sys.stdlib_module_names
-    called = [node.func.id for node in asked if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    named = [node.id for node in asked if isinstance(node, ast.Name)]
     called = [name for name in called if name in free]
-    # A builtin's name can be what is tested ("assert sum(10, 15) == 6"), but only if nothing else is.
-    entry_point = entry_point or next((name for name in called if name in outside), called[0] if called else None)
+    # What is called, else what is handed on; a builtin's name ("assert sum(10, 15) == 6") only if nothing else is.
+    candidates = [*(name for name in [*called, *named] if name in outside), *called]
+    entry_point = entry_point or next(iter(candidates), None)
     if entry_point is None or not entry_point.isidentifier():
         return None
     helpers = prompt if entry_point in functions else ""
@@ -242,12 +248,23 @@ def _call_tests(tests: tuple[str, ...], entry_point: str | None, setup: str, pro
     )
 
 
+def _can_fail(node: ast.AST) -> bool:
+    """Whether it can say that something is wrong."""
+    if isinstance(node, ast.Call):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))  # self.assertEqual, sys.exit
+        return called.startswith(("assert", "fail", "exit", "quit", "exec", "eval"))
+    return isinstance(node, ast.Assert | ast.Raise)
+
+
 def _bound(nodes: Sequence[ast.AST]) -> set[str]:
     """The names that code gives a meaning to, in whatever scope."""
     names = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     names |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module in sys.stdlib_module_names:
+            names |= set(dir(importlib.import_module(str(node.module))))
     return names | {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
 
 
@@ -284,7 +301,7 @@ def _judge_calls(
         until = time.monotonic() + limits.wall_s + sandbox.GRACE_S
         (verdict,), _ = sandbox.read_all([verdict_read], 65536, until)
         counts = json.loads(verdict) if verdict else None
-        if counts is None or counts["error"] != "gone":  # a program that is gone ends by itself, and that tells why
+        if counts is None or not counts["gone"]:  # a program that is gone ends by itself, and that tells why
             jobs[1].cancel()
         judge, host = (job.wait() for job in jobs)
         said = os.fstat(complaints).st_size
@@ -299,11 +316,14 @@ def _judge_calls(
         if judge["status"] == -signal.SIGKILL and judge["ending"] is None:
             raise SandboxError("its judge was killed")  # by none of our limits: by somebody else, or for want of memory
         return 0, 1, sandbox.classify(judge, b"")
-    error = "failed_test" if counts["error"] == "AssertionError" else counts["error"]
-    if error == "gone":
+    if counts["gone"]:
         error = "output" if said > limits.output_bytes else _why_gone(host, stderr)
-    broken_off = not counts["finished"] and not counts["failed"]
-    return counts["passed"], counts["passed"] + counts["failed"] + broken_off, error
+    elif counts["error"] is None:
+        passed = max(counts["passed"], 1) if counts["asked"] else 0
+        return passed, passed, None
+    else:
+        error = "failed_test" if counts["error"] == "AssertionError" else counts["error"]
+    return counts["passed"], counts["passed"] + max(counts["failed"], 1), error
 
 
 def _why_gone(host: dict[str, Any], stderr: bytes) -> str:

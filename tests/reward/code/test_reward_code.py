@@ -1,7 +1,6 @@
 """The code reward: kinds of tests, extraction, errors, and programs that try to pass without being right."""
 
 import ast
-import contextlib
 import json
 import os
 import socket
@@ -13,7 +12,7 @@ from test_sandbox import assert_nothing_runs, at_each_level, best, contained
 
 from reward import RewardError, load_reward
 from reward.code import sandbox
-from reward.code.code_harness import Reference, Tally, _Enough, decode, encode
+from reward.code.code_harness import Containers, Judge, Reference, Tally, decode, encode, relay, resume
 from reward.code.program import CallTests, ReadTests, code_verdicts, extract_program, parse_tests
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -124,38 +123,128 @@ def test_what_is_no_plain_data():
 
     assert decode(encode(Sly(3), refuse), refuse) == 3
     assert decode(encode(Sly(3), refuse), refuse) != 4
-    assert list(decode(encode((x for x in (1, 2)), refuse), refuse)) == [1, 2]
-    with pytest.raises(ValueError, match="too many items"):
-        encode(iter(int, 1), refuse)
-    assert encode(object(), lambda value: 5) == ["r", 5]
+    assert encode(object(), lambda value: 5) == ["r", 5, "object"]
+    assert encode(iter(int, 1), lambda value: 5) == ["r", 5, "iterator"]
     for odd in (3, 0.5, {}, [], [1], ["?"], ["y", "exec"]):
         with pytest.raises(ValueError, match="not a value"):
             decode(odd, refuse)
 
 
+class Beside:
+    """The other side, in this process."""
+
+    waiting = 0
+
+    def __init__(self, target=None):
+        self.target, self.asked = target, []
+
+    def ask(self, what, number, *given):
+        self.asked.append(given)
+        return resume(self.target, *given)
+
+    def of_program(self, what, target, *given):
+        self.asked.append((what, *given))
+        return True
+
+
+def test_iterators_are_asked_as_they_are_needed():
+    numbers = relay(Beside(iter(range(10**9))), 1)
+    assert [next(numbers) for _ in range(1000)] == list(range(1000))
+    taken = []
+    ahead = Beside(taken.append(n) or n for n in range(10**9))
+    numbers = relay(ahead, 1)
+    assert [next(numbers) for _ in range(80)] == list(range(80))
+    assert 80 <= len(taken) <= 90
+    numbers.close()
+    assert next(ahead.target, "closed") == "closed"
+
+    def average():
+        total, count, new = 0, 0, 0
+        while True:
+            new = yield total / max(count, 1)
+            total, count = total + new, count + 1
+
+    means = relay(Beside(average()), 1)
+    assert [next(means), means.send(4), means.send(8)] == [0, 4, 6]
+    with pytest.raises(KeyError):
+        means.throw(KeyError)
+    fails = relay(Beside(1 / (3 - n) for n in range(9)), 1)
+    assert [next(fails) for _ in range(3)] == [1 / 3, 1 / 2, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(fails)
+
+
+def test_what_is_the_same_and_what_has_changed():
+    there, back = Containers(), Containers()
+    inner = [1]
+    given = [inner, (inner, {"k": inner})]
+    given.append(given)
+    copy = decode(json.loads(json.dumps(encode(given, refuse, there))), refuse, back)
+    assert copy[0] is copy[1][0] is copy[1][1]["k"]
+    assert copy[2] is copy
+    assert decode(encode(copy[0], refuse, back), refuse, there) is inner
+
+
+def test_what_a_program_may_have_of_the_tests():
+    own = {"__name__": "__main__"}
+    exec("class Node:\n    kept = 1\n    _kept = 2\n    def meet(self): return self", own)
+    judge = object.__new__(Judge)
+    function, node = (lambda x: x + 1), own["Node"]()
+    judge._kept = {-1: function, -2: node, -3: iter([5])}
+    assert judge.perform("call", -1, [2], {}) == 3
+    assert judge.perform("get", -2, "kept") == 1
+    assert judge.perform("resume", -3, "next", None, 2) == ([5], "return", None)
+    for asked in (("get", -1, "__globals__"), ("get", -1, "__code__"), ("set", -1, "x", 1), ("get", -2, "_kept"),
+                  ("get", -2, "__class__"), ("set", -2, "__class__", int), ("resume", -1, "next", None, 1),
+                  ("operate", -2, "__str__", []), ("exec", -1)):  # fmt: skip
+        with pytest.raises(TypeError, match="a program cannot"):
+            judge.perform(*asked)
+    for asked in (("call", -4, [], {}), ("call", "open", [], {}), ("read", "close"), ("class", "Node")):
+        with pytest.raises(KeyError):
+            judge.perform(*asked)
+    for secret in (getattr, exec, open, globals, os, test_forms_of_tests.__code__, object()):
+        with pytest.raises(TypeError, match="a test cannot hand"):
+            judge._refer(secret)
+
+
 def test_a_reference_is_never_equal_to_anything():
-    reference = Reference(None, 1)  # type: ignore[arg-type]
-    for attempt in (lambda: reference == 1, lambda: reference != 1, lambda: bool(reference), lambda: 1 in reference,
-                    lambda: reference < 1, lambda: list(reference), lambda: {reference}):  # fmt: skip
+    beside = Beside()
+    for answer in (False, True):
+        reference = Reference(beside, 1, answer)  # type: ignore[arg-type]
+        for attempt in (lambda r: r == 1, lambda r: r != 1, lambda r: 1 in r, lambda r: r < 1,
+                        lambda r: {r}, lambda r: r == True):  # noqa: E712  # fmt: skip
+            with pytest.raises(TypeError):
+                attempt(reference)
+    reference = Reference(beside, "close")  # type: ignore[arg-type]
+    for attempt in (bool, list, len, str, next, lambda r: r + 1, lambda r: r[0]):
         with pytest.raises(TypeError):
-            attempt()
-    answer = Reference(None, 1, answer=True)  # type: ignore[arg-type]
-    assert bool(answer)
-    with pytest.raises(TypeError):
-        assert answer == True  # noqa: E712
+            attempt(reference)
+    assert beside.asked == []
+    assert bool(Reference(beside, 1, answer=True))  # type: ignore[arg-type]
+    assert beside.asked == [("operate", "__bool__", [])]
 
 
 def test_assertions_are_counted():
     def count(source, go_on):
         tally = Tally(go_on)
         tree = ast.fix_missing_locations(tally.visit(ast.parse(source)))
-        with contextlib.suppress(_Enough):
+        error = None
+        try:
             exec(compile(tree, "t", "exec"), {"__tally__": tally})
-        return tally.passed, tally.failed, tally.error
+        except Exception as raised:
+            error = type(raised).__name__
+        return tally.passed, tally.failed, error
 
     source = "assert True, 'said'\nfor n in (1, 2, 3):\n    assert n != 2\nassert 1 / 0\nassert 1 + 1 == 2"
-    assert count(source, go_on=True) == (3, 2, "AssertionError")
-    assert count(source, go_on=False) == (1, 1, "AssertionError")
+    assert count(source, go_on=True) == (3, 2, None)
+    assert count(source, go_on=False) == (1, 0, "AssertionError")
+    caught = "try:\n    {}\nexcept Exception: pass"
+    for never in ("assert False", "assert 0, 'said'", "assert None", "assert ''", "assert not True", "assert 1 / 0"):
+        assert count(never, go_on=False) == (0, 0, "ZeroDivisionError" if "/" in never else "AssertionError")
+        assert count(never, go_on=True) == (0, 1, None)
+        assert count(caught.format(never), go_on=False) == (0, 0, None)
+    for always in ("assert True", "assert 1, 1 / 0", "assert ..."):
+        assert count(always, go_on=True) == (0, 0, None)
 
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -291,6 +380,41 @@ HOSTILE = {
     "code_harness.Tally.fails = lambda *a: None\ndef f(x): return 0",
     "answers written ahead": "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'{\"value\": true}\\n' * 9)\n"
     "    except OSError: pass\ndef f(x): return 0",
+    "answers of the line written ahead": "import os\nfor fd in range(3, 64):\n"
+    '    try: os.write(fd, b\'["value", ["", []], true, []]\\n\' * 9)\n    except OSError: pass\ndef f(x): return 0',
+    "answers that do not fit": "import os\nfor fd in range(3, 64):\n"
+    '    try: os.write(fd, b\'["value", [7, 7], true, [[5, []]]]\\n{}\\n[]\\n["ask"]\\n\')\n'
+    "    except OSError: pass\ndef f(x): return 0",
+    **{
+        f"{value} for an answer": f"import code_harness\ncode_harness.encode = lambda *a: {value}\ndef f(x): return 0"
+        for value in (
+            "['r', -1, 'object']",
+            "['r', 'f', 'object']",
+            "['a', 0]",
+            "['y', 'exit']",
+            "['x', ['Any']]",
+            "['e', ['SystemExit'], '', ['l'], ['d'], None]",
+            "['m', 'x', ['a b'], 1]",
+            "['o', 'Any', []]",
+            "['d', [True, True]]",
+            "['r', 1, 'iterator']",
+            "['r', 1, 'coroutine']",
+        )
+    },
+    "questions of its own": "import gc\nhost = [o for o in gc.get_objects() if type(o).__name__ == 'Host'][0]\n"
+    "def f(x):\n    for what in ('call', 'get', 'set', 'resume', 'read', 'input', 'class', 'await'):\n"
+    "        for given in ((-1, [], {}), (-1, '__globals__'), (-1, '__dict__', 1), (1, 'next', None, 1),\n"
+    "                      ('read', -1), ('__class__',), ('',)):\n"
+    "            try: found = host.ask(what, *given)\n            except BaseException: continue\n"
+    "            if found: return x + 1\n    return 0",
+    "is an exception": "class f(Exception):\n    def __eq__(self, other): return True",
+    "is a class": "class f:\n    def __init__(self, x): pass\n    def __eq__(self, other): return True",
+    "is awaited": "async def f(x): return x + 1",
+    "raise each exception": "n = 0\ndef f(x):\n    global n\n    n += 1\n"
+    "    raise (SystemExit, KeyboardInterrupt, GeneratorExit, AssertionError)[n % 4](0)",
+    "an exception that is a string's end": "class gone(Exception): pass\ndef f(x): raise gone",
+    "warn and print": "import warnings\ndef f(x):\n    for n in range(10**4): print('x' * 10**4); warnings.warn('x')\n"
+    "    return 0",
     "a verdict of its own": "import os\nfor fd in range(0, 64):\n"
     '    try: os.write(fd, b\'{"passed": 9, "failed": 0, "finished": true, "error": null}\\n\')\n'
     "    except OSError: pass\nos._exit(0)",
