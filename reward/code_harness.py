@@ -209,7 +209,10 @@ class Link:
             self._calls.flush()
             answer = json.loads(self._answers.readline())
             if "error" not in answer:
-                return decode(answer["value"], lambda number: Reference(self, number, message[0] == "call"))
+                value = decode(answer["value"], lambda number: Reference(self, number, message[0] == "call"))
+                if message[0] in ("make", "get") and not isinstance(value, Reference):
+                    raise ValueError("a value where a reference is due")  # by a host that the program has changed
+                return value
             kind, text = answer["error"]
         except Exception as error:
             self.gone = True  # a test may catch everything
