@@ -119,7 +119,7 @@ def pack(config: RunConfig, folder: Path) -> None:
             )
         target = folder / "inputs" / digests.of(source, kind)[:12] / source.name
         if kind == "code":
-            copy_code(source, target.parent)
+            return str(copy_code(source, target.parent).relative_to(folder))
         if not target.exists():
             files = [file for file in source.rglob("*") if file.is_file()] if source.is_dir() else [source]
             size += sum(file.stat().st_size for file in files)

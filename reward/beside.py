@@ -11,6 +11,7 @@ import builtins
 import hashlib
 import importlib
 import sys
+import traceback
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -65,9 +66,12 @@ def load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
         del sys.modules[name]
-        missing = str(error.name).removeprefix(f"{package}.")
+        importer = _importer(error)
+        if error.name is None or not importer.is_relative_to(path.parent):
+            raise
+        missing = error.name.removeprefix(f"{package}.")
         raise ModuleNotFoundError(
-            f"{_importer(error, path)} imports {missing!r}, which neither lies in {path.parent} nor is installed",
+            f"{importer} imports {missing!r}, which neither lies in {path.parent} nor is installed",
             name=error.name,
         ) from error
     except BaseException:
@@ -99,14 +103,10 @@ def _file(folder: Path, name: tuple[str, ...]) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-def _importer(error: ModuleNotFoundError, path: Path) -> Path:
-    """The file of the folder in which the import failed: the innermost."""
-    found, trace = path, error.__traceback__
-    while trace is not None:
-        file = Path(trace.tb_frame.f_code.co_filename)
-        found = file if file.is_relative_to(path.parent) else found
-        trace = trace.tb_next
-    return found
+def _importer(error: ModuleNotFoundError) -> Path:
+    """The file whose import failed: the innermost but for the machinery of importing."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return Path(next(file for file in reversed(files) if file != __file__ and not file.startswith("<frozen")))
 
 
 class _Loader(SourceFileLoader):

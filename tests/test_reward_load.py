@@ -148,6 +148,16 @@ def test_a_missing_module_is_named_with_the_file_that_imports_it(tmp_path, chang
         load_reward(f"{file}:share")
 
 
+def test_what_an_installed_package_lacks_is_not_laid_to_the_file(tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "installed.py").write_text("import nothing_such")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    (tmp_path / "folder").mkdir()
+    file = write_beside(tmp_path / "folder", **{"helper.py": "import installed"})
+    with pytest.raises(RewardError, match=r"cannot be imported: ModuleNotFoundError: No module named 'nothing_such'$"):
+        load_reward(f"{file}:share")
+
+
 def test_a_broken_module_beside_a_file_is_told(tmp_path):
     with pytest.raises(RewardError, match=r"mine.py cannot be imported: SyntaxError: .*\(second.py, line 1\)"):
         load_reward(f"{write_beside(tmp_path, **{'second.py': '1 +'})}:share")
