@@ -28,7 +28,7 @@ def files_of(path: Path) -> list[Path]:
     Absolute paths, the file first. Where one cannot be parsed, or is not there, its imports are left out.
     """
     path = path.expanduser().absolute()
-    found = {path: (path.stem,)}
+    found: dict[Path, tuple[str, ...]] = {path: (path.stem,)}
     for file in (todo := [path]):  # grows while it is read
         try:
             nodes = list(ast.walk(ast.parse(file.read_bytes())))

@@ -76,15 +76,15 @@ def serve(requests: socket.socket, temporary: str) -> str:
             keeper = -1  # the report socket closes unused: the other side sees that nothing started
         if keeper == 0:
             requests.close()
-            return keep(*descriptors, folder)
+            return keep(folder, *descriptors)
         keepers[keeper] = folder
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def keep(job_file: int, stdin: int, stdout: int, stderr: int, report_file: int, folder: str) -> str:
-    """Start one job and see it end. Returns in the program's own process only, with its source."""
+def keep(folder: str, job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) -> str:
+    """Start one job, at level ``rlimits`` in a new ``folder``, and see it end. Returns in the program alone: its source."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
