@@ -84,7 +84,7 @@ def serve(requests: socket.socket, temporary: str) -> str:
 
 
 def keep(folder: str, job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) -> str:
-    """Start one job, at level ``rlimits`` in a new ``folder``, and see it end. Returns in the program alone: its source."""
+    """Start one job, see it end and remove its folder. Returns in the program's own process only, with its source."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()

@@ -172,9 +172,10 @@ def _reach(library: dict[str, int]) -> None:
             raise OSError(f"{path} cannot be read by the user that programs run as: chmod -R o+rX {path}")
     sys.path[:] = [closed.get(path, path) for path in sys.path]
     for module in list(sys.modules.values()):
-        for path in closed:
-            if any(place.startswith(f"{path}/") for place in getattr(module, "__path__", ())):
-                module.__path__ = [place.replace(path, closed[path], 1) for place in module.__path__]
+        places = getattr(module, "__path__", None)
+        for path in closed if isinstance(places, list) else ():
+            if any(place.startswith(f"{path}/") for place in places):
+                places[:] = [place.replace(path, closed[path], 1) for place in places]
 
 
 def _drop_capabilities() -> None:
