@@ -173,8 +173,8 @@ def _reach(library: dict[str, int]) -> None:
     sys.path[:] = [closed.get(path, path) for path in sys.path]
     for module in list(sys.modules.values()):
         places = getattr(module, "__path__", None)
-        for path in closed if isinstance(places, list) else ():
-            if any(place.startswith(f"{path}/") for place in places):
+        if isinstance(places, list):
+            for path in (path for path in closed if any(place.startswith(f"{path}/") for place in places)):
                 places[:] = [place.replace(path, closed[path], 1) for place in places]
 
 
