@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import json
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +13,7 @@ from typing import Any, get_type_hints
 
 from reward.apart import RewardApart
 from reward.base import Reward, RewardError
+from reward.beside import load_file
 
 BUILT_IN = {"math": "reward.math.answer:math_verdicts", "code": "reward.code.program:code_verdicts"}
 TIME_LIMIT_S = 60.0  # of one call of a function that is not built in, unless another is given
@@ -93,19 +91,10 @@ def _load_module(name: str) -> ModuleType:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise RewardError(f"no reward file {path} (looked from {Path.cwd()})")
-    # A name of its own: two files called reward.py do not replace each other.
-    name = f"reward_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up
     try:
-        spec.loader.exec_module(module)
+        return load_file(path)
     except (Exception, SystemExit) as error:  # whatever a user's file raises
-        del sys.modules[name]
         raise RewardError(f"reward file {path} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
 
 
 def _check_signature(use: str, function: Any) -> None:

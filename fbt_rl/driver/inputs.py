@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from fbt_rl.artifacts import write_text
 from fbt_rl.config import RunConfig
 from fbt_rl.config.file import parse_config
+from reward.beside import files_of
 
 FileKind = Literal["data", "model", "tokenizer", "code"]
 
@@ -58,6 +60,14 @@ def map_files(config: RunConfig, change: Callable[[str, FileKind], str]) -> RunC
     return parse_config(values)
 
 
+def copy_code(source: Path, folder: Path) -> Path:
+    """Copy a reward file and the modules beside it that it imports; its place in ``folder``."""
+    source = source.expanduser().absolute()
+    for file in files_of(source):
+        write_text(folder / file.relative_to(source.parent), file.read_text(encoding="utf-8"))
+    return folder / source.name
+
+
 def absolute_paths(config: RunConfig) -> RunConfig:
     """For workers, whose working folder may be another."""
     return map_files(config, lambda path, kind: str(Path(path).expanduser().absolute()))
@@ -69,9 +79,15 @@ class Digests:
     def __init__(self, known: Mapping[str, Any]):
         self.known = dict(known)  # absolute path -> {size, mtime_ns, sha256}
 
-    def of(self, path: Path) -> str:
-        """Of a file's content, or of the names and contents of a folder's files; "missing" where there is none."""
+    def of(self, path: Path, kind: FileKind = "data") -> str:
+        """Of a file's content, or of the names and contents of a folder's files; "missing" where there is none.
+
+        Of ``code`` that imports modules beside it: of the names and contents of all of them.
+        """
         path = path.expanduser().absolute()
+        if kind == "code" and len(files := files_of(path)) > 1:
+            parts = [f"{file.relative_to(path.parent)} {self.of(file)}" for file in sorted(files)]
+            return hashlib.sha256("\n".join(parts).encode()).hexdigest()
         if path.is_dir():
             parts = [f"{file.relative_to(path)} {self.of(file)}" for file in sorted(path.rglob("*")) if file.is_file()]
             return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -92,7 +108,7 @@ def stage_inputs(config: RunConfig, digests: Digests) -> dict[str, dict[str, Any
 
     A file is written ``name@digest``, a source ``stage@hash``, so a moved file is the same input.
     """
-    named = map_files(config, lambda path, kind: f"{Path(path).name}@{digests.of(Path(path))[:12]}")
+    named = map_files(config, lambda path, kind: f"{Path(path).name}@{digests.of(Path(path), kind)[:12]}")
     values = named.model_dump(mode="json")
     inputs: dict[str, dict[str, Any]] = {}
     for name, stage in values["stages"].items():

@@ -19,7 +19,7 @@ import fbt_rl
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.config import RunConfig
 from fbt_rl.config.file import ConfigError, dump_config
-from fbt_rl.driver.inputs import Digests, FileKind, map_files
+from fbt_rl.driver.inputs import Digests, FileKind, copy_code, map_files
 
 # The code that travels; tests, benchmarks, .git, environments and runs stay.
 _PACKAGES = ("fbt_rl", "pretrain", "sft", "rl", "reward")
@@ -101,8 +101,8 @@ def submit(config: RunConfig, address: str, *, run_dir: Path | None = None, fres
 def pack(config: RunConfig, folder: Path) -> None:
     """Fill a job's working folder: our packages, ``config.yaml`` and ``inputs/``.
 
-    Reward files and what the config names by relative path are copied and renamed by content; absolute
-    paths are left to be found on the cluster.
+    Reward files (with the modules beside them that they import) and what the config names by relative path are copied
+    and renamed by content; absolute paths are left to be found on the cluster.
     """
     root = Path(fbt_rl.__file__).parents[1]
     for name in _PACKAGES:
@@ -120,7 +120,9 @@ def pack(config: RunConfig, folder: Path) -> None:
                 f"no {kind} file {path} (looked from {Path.cwd()}): relative paths are sent along, absolute ones are "
                 "looked for on the cluster"
             )
-        target = folder / "inputs" / digests.of(source)[:12] / source.name
+        target = folder / "inputs" / digests.of(source, kind)[:12] / source.name
+        if kind == "code":
+            return str(copy_code(source, target.parent).relative_to(folder))
         if not target.exists():
             files = [file for file in source.rglob("*") if file.is_file()] if source.is_dir() else [source]
             size += sum(file.stat().st_size for file in files)

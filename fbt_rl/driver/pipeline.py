@@ -18,7 +18,7 @@ from typing import Any
 from fbt_rl.artifacts import RunFolder, StageFolder, write_json, write_text
 from fbt_rl.config import RunConfig
 from fbt_rl.config.file import dump_config
-from fbt_rl.driver.inputs import Digests, absolute_paths, input_hash, map_files
+from fbt_rl.driver.inputs import Digests, absolute_paths, copy_code, input_hash, map_files
 from fbt_rl.driver.lock import Locked, lock
 from fbt_rl.driver.plan import (
     PlannedStage,
@@ -247,9 +247,7 @@ class _Start:
             if kind != "code":
                 return path
             source = Path(path)
-            target = self.folder.path / "user_code" / self.digests.of(source)[:12] / source.name
-            write_text(target, source.read_text(encoding="utf-8"))
-            return str(target)
+            return str(copy_code(source, self.folder.path / "user_code" / self.digests.of(source, "code")[:12]))
 
         return map_files(absolute_paths(self.config), reachable)
 

@@ -3,11 +3,12 @@
 Levels, the two last equally strong:
 
 - ``rlimits``: limits on time, memory, file size, processes and open files, a session of its own, no
-  sockets, no capabilities and no way to new ones; as root also a user that owns nothing, where that user can
-  read the interpreter. The program sees the host's files and processes, and has its user's rights over them.
+  sockets, no capabilities and no way to new ones, an empty folder to start in, which is removed afterwards; as root
+  also a user that owns nothing else. The program sees the host's files and processes, and has its user's rights over
+  them: without root, those of the user who started it.
 - ``bubblewrap``: besides, process, network, IPC and mount namespaces of its own: no network, no other
   process, a file system that holds the interpreter and the system's libraries, read-only, and a small
-  /tmp that is gone with it; no capabilities, and a filter on system calls. Where bwrap is installed and works.
+  /tmp that is gone with it. Where bwrap is installed and works.
 - ``namespaces``: the same, made here: root, or a kernel that lets users make namespaces. Quicker to start, and
   /tmp is limited by the kernel; bubblewrap limits at most its bytes, so there it is watched and a program that
   has filled it is killed.
@@ -28,6 +29,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -176,10 +178,8 @@ class Job:
         if not reaches(level, require):
             raise SandboxError(f"sandbox level {level!r} is the best here, below the required {require!r}")
         self._limits = limits
-        content = {**asdict(limits), "program": program, "level": level, "visible": _visible(), "drop": True}
+        content = {**asdict(limits), "program": program, "level": level, "visible": _visible()}
         content |= {"start_s": START_S, "devices": DEVICES}
-        if level == "rlimits":
-            content |= {"folder": "/", "drop": _readable_by_all()}
         if level == "bubblewrap":
             content["bubblewrap"] = _bubblewrap(limits)
         job = memory_file(json.dumps(content).encode())
@@ -258,7 +258,7 @@ class _Server:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         script = str(Path(__file__).with_name("sandbox_init.py"))
         self._process = subprocess.Popen(
-            [sys.executable, *PYTHON_OPTIONS, script, *PRELOADED],
+            [sys.executable, *PYTHON_OPTIONS, script, tempfile.gettempdir(), *PRELOADED],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -356,10 +356,3 @@ def _visible() -> list[str]:
         if not any(prefix == path or prefix.startswith(f"{path}/") for path in paths):
             paths.append(prefix)
     return [path for path in paths if os.path.exists(path)]
-
-
-@lru_cache(maxsize=1)
-def _readable_by_all() -> bool:
-    """Whether a user that owns nothing can import the standard library."""
-    library = Path(os.path.realpath(os.__file__))
-    return all(folder.stat().st_mode & 0o001 for folder in library.parents)

@@ -1,15 +1,17 @@
 """The inside of :mod:`reward.code.sandbox`: a small process that forks one contained process per request.
 
-Run as a script, ``python -I -S -B sandbox_init.py``, with a Unix socket as stdin; the standard library
-alone, Linux alone. Every message on the socket carries five descriptors: the job (JSON in a file), stdin,
-stdout and stderr of the program, and a socket for the report. The server never reads a job, so that
-nothing of one is in the memory of the next. Of each message a chain of processes is made:
+Run as a script, ``python -I -S -B sandbox_init.py FOLDER MODULE...``, with a Unix socket as stdin; the standard
+library alone, Linux alone. ``FOLDER`` is where temporary folders are made, the modules are for programs to have.
+Every message on the socket carries five descriptors: the job (JSON in a file), stdin, stdout and stderr of the
+program, and a socket for the report. The server never reads a job, so that nothing of one is in the memory of the
+next. Of each message a chain of processes is made:
 
     server -> keeper (limits in time and memory, kills, reports)
                 -> init (process 1 of the new namespaces; its end is everyone's) -> the program
 
 At level ``bubblewrap`` bwrap stands between keeper and init, and init is a new interpreter. At level
-``rlimits`` there is no init. What the last two do is in :mod:`reward.code.sandbox_inside`.
+``rlimits`` there is no init, and the keeper makes and removes the folder that the program starts in. What the last
+two do is in :mod:`reward.code.sandbox_inside`.
 """
 
 from __future__ import annotations
@@ -41,18 +43,23 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 
-def serve(requests: socket.socket) -> str:
+def serve(requests: socket.socket, temporary: str) -> str:
     """Answer requests until the other side is gone. Returns in a program's process only, with its source."""
-    keepers: set[int] = set()
+    keepers: dict[int, str] = {}  # process -> the folder that it may have made
 
     def reap(*_: object) -> None:
         """Keepers report for themselves; but one that was killed leaves what it kept to us."""
+        folders = []
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitpid(-1, os.WNOHANG)[0]:
-                keepers.discard(ended)
-        for orphan in set(_children(os.getpid())) - keepers:
-            for pid in _descendants(orphan):
+                folders.append(keepers.pop(ended, ""))
+        for orphan in _children(os.getpid()):
+            for pid in _descendants(orphan) if orphan not in keepers else ():
                 _kill(pid)
+        for folder in filter(os.path.exists, folders):
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+            keepers[_start_removing(folder)] = ""
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     inside.prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGCHLD, reap)
@@ -61,6 +68,7 @@ def serve(requests: socket.socket) -> str:
         message, descriptors, _, _ = socket.recv_fds(requests, 16, 5)
         if not message:
             os._exit(0)
+        folder = os.path.join(temporary, f"sandbox-{os.urandom(8).hex()}")
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until the keeper is known as one
         try:
             keeper = os.fork()
@@ -68,15 +76,15 @@ def serve(requests: socket.socket) -> str:
             keeper = -1  # the report socket closes unused: the other side sees that nothing started
         if keeper == 0:
             requests.close()
-            return keep(*descriptors)
-        keepers.add(keeper)
+            return keep(folder, *descriptors)
+        keepers[keeper] = folder
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def keep(job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) -> str:
-    """Start one job and see it end. Returns in the program's own process only, with its source."""
+def keep(folder: str, job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) -> str:
+    """Start one job, see it end and remove its folder. Returns in the program's own process only, with its source."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
@@ -91,6 +99,9 @@ def keep(job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) 
         heard, tell = os.pipe()
         if level == "namespaces":
             _new_namespaces()
+        if level == "rlimits":
+            os.mkdir(folder, 0o700)
+            job["folder"] = folder
         inside.prctl(PR_SET_CHILD_SUBREAPER, 1)  # of what loses its parent
         child = os.fork()
         if child == 0:
@@ -110,6 +121,11 @@ def keep(job_file: int, stdin: int, stdout: int, stderr: int, report_file: int) 
         told, ending = _watch(child, heard, report, job)
         _kill_all()
         status = _reap(child)
+        if level == "rlimits":
+            try:
+                os.rmdir(folder)
+            except OSError:
+                os.waitpid(_start_removing(folder), 0)
         said, started, told = (told + os.read(heard, 4096)).partition(inside.STARTED)
         answer = {"status": status, "ending": ending}
         if not started and ending != "cancelled":
@@ -137,7 +153,7 @@ def _become_bubblewrap(job: dict, job_file: int, tell: int) -> None:
     os.lseek(job_file, 0, os.SEEK_SET)
     for descriptor in (job_file, stderr):
         os.set_inheritable(descriptor, True)
-    os.execv(job["bubblewrap"][0], [*job["bubblewrap"], str(job_file), str(stderr), *sys.argv[1:]])
+    os.execv(job["bubblewrap"][0], [*job["bubblewrap"], str(job_file), str(stderr), *sys.argv[2:]])
 
 
 # --- watching ------------------------------------------------------------------------------------
@@ -210,6 +226,11 @@ def _is_zombie(pid: int) -> bool:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def _start_removing(folder: str) -> int:
+    """The process that does it: a program can leave folders in each other deeper than Python's own way can go."""
+    return os.spawnvp(os.P_NOWAIT, "rm", ["rm", "-rf", "--", folder])
 
 
 def _reap(child: int) -> int:
@@ -287,5 +308,5 @@ if __name__ == "__main__":
     # What programs use most, and the modules named, are loaded once for all of them.
     for name in ("bisect", "collections", "copy", "functools", "heapq", "itertools", "math", "random", "re", "typing"):
         importlib.import_module(name)
-    inside.load_beside(sys.argv[1:])
-    inside.run_program(serve(socket.socket(fileno=os.dup(0))))
+    inside.load_beside(sys.argv[2:])
+    inside.run_program(serve(socket.socket(fileno=os.dup(0)), sys.argv[1]))

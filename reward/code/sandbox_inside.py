@@ -24,18 +24,19 @@ POLL_S = 0.05  # between two looks at what is used
 STARTED = b"\0"  # told when the program starts: before it stands what went wrong, after it how the program ended
 
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
+_LIST = os.R_OK | os.X_OK  # what importing takes of a folder
 
 # Calls refused with "not permitted": new namespaces and mounts, memory that no limit counts, looking into
-# other processes. Number on x86_64 and on aarch64.
+# other processes; last socket, connect and bind. Number on x86_64 and on aarch64.
 _REFUSED = {
     "x86_64": (272, 308, 165, 166, 155, 428, 429, 430, 442, 101, 310, 311, 321, 298, 250, 248, 249, 323, 425, 319, 29,
-               31, 30),
+               31, 30, 41, 42, 49),
     "aarch64": (97, 268, 40, 39, 41, 428, 429, 430, 442, 117, 270, 271, 280, 241, 219, 217, 218, 282, 425, 279, 194,
-                195, 196),
+                195, 196, 198, 203, 200),
 }  # fmt: skip
 _CLONE, _CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
 _PRLIMIT = {"x86_64": 302, "aarch64": 261}
-_SOCKET = {"x86_64": 41, "aarch64": 198}
+_SOCKETPAIR, _SOCK_STREAM = {"x86_64": 53, "aarch64": 199}, 1
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -128,27 +129,53 @@ def _restrain(job: dict, keep: int) -> None:
         hard = resource.getrlimit(kind)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (limit, limit + 1 if kind == resource.RLIMIT_CPU and hard < 0 else limit))
-    if os.geteuid() == 0 and job["drop"]:
-        _become_nobody()
+    folder = job.get("folder")
+    if folder:  # for want of a file system of its own
+        os.chdir(folder)
+        os.umask(0o077)
+        os.environ["TMPDIR"] = folder
+    if os.geteuid() == 0:
+        library = {path: os.open(path, os.O_PATH) for path in sys.path if os.path.isdir(path)} if folder else {}
+        _become_nobody(folder)
+        if folder:
+            _reach(library)
     _drop_capabilities()
-    if job["level"] == "rlimits":
-        os.chdir(job["folder"])
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    _refuse_calls(network=job["level"] != "rlimits")
+    _refuse_calls()
 
 
-def _become_nobody() -> None:
-    # A user of its own for each sandbox, so that the limit on processes counts only its own.
+def _become_nobody(folder: str | None) -> None:
+    """A user that owns nothing but ``folder``."""
+    # Of its own for each sandbox, so that the limit on processes counts only its own.
     for user in (1_000_000_000 + time.time_ns() % 1_000_000_000, 65534):
         try:
+            if folder:
+                os.chown(folder, user, user)
             os.setgroups([])
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)
             return
         except OSError as error:
+            if error.errno == errno.EPERM:
+                raise OSError("root may not become another user here; any other user may start this") from error
             if error.errno != errno.EINVAL:
                 raise
-    raise OSError("no user to become")
+    raise OSError("there is no other user for root to become here")
+
+
+def _reach(library: dict[str, int]) -> None:
+    """Let modules be imported by descriptor where the folders above them are closed to our user, as /root is."""
+    prctl(PR_SET_DUMPABLE, 1)  # else /proc/self is root's since the change of user
+    closed = {path: f"/proc/self/fd/{file}" for path, file in library.items() if not os.access(path, _LIST)}
+    for path, reachable in closed.items():
+        if not os.access(reachable, _LIST):
+            raise OSError(f"{path} cannot be read by the user that programs run as: chmod -R o+rX {path}")
+    sys.path[:] = [closed.get(path, path) for path in sys.path]
+    for module in list(sys.modules.values()):
+        places = getattr(module, "__path__", None)
+        if isinstance(places, list):
+            for path in (path for path in closed if any(place.startswith(f"{path}/") for place in places)):
+                places[:] = [place.replace(path, closed[path], 1) for place in places]
 
 
 def _drop_capabilities() -> None:
@@ -158,21 +185,23 @@ def _drop_capabilities() -> None:
     check(libc.capset(header, nothing), "capset")
 
 
-def _refuse_calls(network: bool) -> None:
-    """A seccomp filter: the calls of ``_REFUSED``, new namespaces by clone, and without ``network`` sockets."""
+def _refuse_calls() -> None:
+    """A seccomp filter: the calls of ``_REFUSED``, new namespaces by clone, and sockets that could get an address."""
     machine = os.uname().machine
     if machine not in _REFUSED:
         return
-    load, jump_equal, jump_set, jump_greater, give = 0x20, 0x15, 0x45, 0x35, 0x06
+    load, bit_and, jump_equal, jump_set, jump_greater, give = 0x20, 0x54, 0x15, 0x45, 0x35, 0x06
     allow, refuse, absent = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-    calls = [*_REFUSED[machine], *([] if network else [_SOCKET[machine]])]
     filters = [(load, 0, 0, 4), (jump_equal, 1, 0, _AUDIT_ARCH[machine]), (give, 0, 0, refuse), (load, 0, 0, 0)]
     filters += [(jump_greater, 0, 1, 0x40000000), (give, 0, 0, refuse)]
-    for call in calls:
+    for call in _REFUSED[machine]:
         filters += [(jump_equal, 0, 1, call), (give, 0, 0, refuse)]
     filters += [(jump_equal, 0, 1, _CLONE3), (give, 0, 0, absent)]  # the C library falls back on clone
     filters += [(jump_equal, 0, 4, _PRLIMIT[machine]), (load, 0, 0, 16), (jump_equal, 1, 0, 0)]  # of itself alone
     filters += [(give, 0, 0, refuse), (give, 0, 0, allow)]
+    # Of a pair only streams, as event loops and pipes use them; a datagram socket can send to any address.
+    filters += [(jump_equal, 0, 5, _SOCKETPAIR[machine]), (load, 0, 0, 24), (bit_and, 0, 0, 0xF)]
+    filters += [(jump_equal, 1, 0, _SOCK_STREAM), (give, 0, 0, refuse), (give, 0, 0, allow)]
     filters += [(jump_equal, 0, 3, _CLONE[machine]), (load, 0, 0, 16), (jump_set, 0, 1, 0x7E020000)]
     filters += [(give, 0, 0, refuse), (give, 0, 0, allow)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *line) for line in filters))

@@ -121,7 +121,8 @@ import os, signal, threading
 
 def own(prompts, completions, completion_ids, *, answer, **columns):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # works in a main thread only
-    return [1 / int(text) if text.isdigit() else float(text == gold) for text, gold in zip(completions, answer)]
+    from beside import ONE
+    return [ONE / int(text) if text.isdigit() else float(text == gold) for text, gold in zip(completions, answer)]
 
 def few(prompts, completions, completion_ids, **columns):
     return [1.0]
@@ -133,6 +134,7 @@ def deadly(prompts, completions, completion_ids, **columns):
 
 def test_ray_tasks_grade_as_this_process_would(tmp_path, caplog):
     (tmp_path / "own.py").write_text(REWARD)
+    (tmp_path / "beside.py").write_text("ONE = 1")
     columns = {"prompts": ["p"] * 3, "completions": ["a", "0", "2"], "completion_ids": [[1]] * 3, "answer": ["a"] * 3}
     boxed = columns | {"completions": ["\\boxed{a}", "a", "\\boxed{\\frac{2}{4}}"], "answer": ["a", "a", "0.5"]}
 

@@ -19,6 +19,7 @@ import pytest
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.config.file import ConfigError, dump_config, load_config
 from fbt_rl.driver import jobs
+from reward import load_reward
 
 BIN = Path(sys.executable).parent
 WAIT_S = 300  # on a busy machine
@@ -37,7 +38,14 @@ def test_a_job_carries_code_config_and_the_files_named_by_relative_path(tmp_path
     rows = tmp_path / "data" / "rows.jsonl"
     rows.write_text('{"q": "1+1", "a": "2"}\n')
     reward = tmp_path / "mine.py"
-    reward.write_text("def good(prompts, completions, completion_ids, **columns):\n    return [1.0]\n")
+    reward.write_text(
+        "import helper\ndef good(prompts, completions, completion_ids, **columns):\n    return [helper.SCORE]\n"
+    )
+    (tmp_path / "helper.py").write_text("from parts.score import SCORE")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").touch()
+    (tmp_path / "parts" / "score.py").write_text("SCORE = 0.5")
+    (tmp_path / "unused.py").write_text("SCORE = 0.25")
     monkeypatch.chdir(tmp_path)
     data = {"kind": "files", "prompt": "q", "completion": "a"}
     config = helpers.make_config(
@@ -55,6 +63,9 @@ def test_a_job_carries_code_config_and_the_files_named_by_relative_path(tmp_path
     use, _, function = packed.stages["check"].reward.use.rpartition(":")
     assert (folder / use).read_text() == reward.read_text()
     assert function == "good"
+    beside = {str(path.relative_to((folder / use).parent)) for path in (folder / use).parent.rglob("*.py")}
+    assert beside == {"mine.py", "helper.py", "parts/__init__.py", "parts/score.py"}
+    assert load_reward(f"{folder / use}:good")(["p"], ["c"]) == [0.5]
     names = {path.name for path in folder.iterdir()}
     assert names == {"fbt_rl", "pretrain", "sft", "rl", "reward", "config.yaml", "inputs"}
     assert (folder / "fbt_rl" / "configs" / "tiny.yaml").is_file()

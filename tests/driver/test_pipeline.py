@@ -65,6 +65,20 @@ def test_all_in_this_process_whatever_the_resources(go, run_dir):
     assert "nothing to do" in go(helpers.make_config())  # to the command it is a run like any other
 
 
+def test_a_reward_file_travels_with_the_modules_that_it_imports(go, run_dir, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import helper\ndef good(completions, **columns): return helper.given(completions)"
+    )
+    (tmp_path / "helper.py").write_text("def given(completions): return [0.5] * len(completions)")
+    config = helpers.make_config(stages__check__reward={"use": f"{tmp_path}/mine.py:good"})
+    go(config)
+    sent = run_dir / "user_code"
+    assert sorted(path.name for path in sent.rglob("*.py")) == ["helper.py", "mine.py"]
+    (tmp_path / "helper.py").write_text("def given(completions): return [1.0] * len(completions)")
+    with pytest.raises(RunRefused, match=r"stages.check.reward.use: mine.py@\w+:good -> mine.py@\w+:good"):
+        go(config)
+
+
 def test_stages_run_in_order_and_the_folder_says_so(go, run_dir):
     config = helpers.make_config()
     out = go(config)

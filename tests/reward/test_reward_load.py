@@ -10,6 +10,7 @@ import torch
 
 from reward import Reward, RewardError, Verdict, load_reward
 from reward.base import completion_text
+from reward.beside import files_of
 
 GOOD = """
 def short(prompts, completions, completion_ids, limit=3, **columns):
@@ -63,6 +64,106 @@ def test_two_files_of_one_name_stay_apart(file, tmp_path):
     other.write_text("def short(**columns):\n    return [0.5]\n")
     first, second = load_reward(f"{file}:short"), load_reward(f"{other}:short")
     assert (first(["p"], ["a"]), second(["p"], ["a"])) == ([1.0], [0.5])
+
+
+# --- modules beside a reward file ----------------------------------------------------------------
+
+BESIDE = {
+    "mine.py": "import helper, json\nimport parts.deep.inner as inner\nfrom parts import limits\nfrom . import plain\n"
+    "from reward import Verdict\n"
+    "def share(prompts, completions, completion_ids, **columns):\n"
+    "    import lazy\n"
+    "    assert json.dumps([1]) == '[1]'\n"
+    "    score = helper.SCORE * inner.DOUBLE * limits.ONE * lazy.ONE * plain.ONE\n"
+    "    return [Verdict(True, score) for _ in completions]\n",
+    "helper.py": "import second\nSCORE = second.SCORE",
+    "second.py": "import helper\nSCORE = {score}",  # a circle
+    "lazy.py": "ONE = 1",
+    "plain.py": "ONE = 1",
+    "parts/__init__.py": "",
+    "parts/limits.py": "from .deep import ONE",
+    "parts/deep/__init__.py": "from helper import SCORE\nONE = SCORE / SCORE",
+    "parts/deep/inner.py": "from ..limits import ONE\nDOUBLE = 2 * ONE",
+    "parts/unused.py": "1 / 0",
+    "other.py": "1 / 0",
+    "json.py": "1 / 0",  # names that are never looked for beside
+    "reward/__init__.py": "1 / 0",
+}
+
+
+def write_beside(folder, score=0.25, **changed):
+    for name, content in {**BESIDE, **changed}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content.replace("{score}", str(score)))
+    return folder / "mine.py"
+
+
+def score_of(file):
+    return load_reward(f"{file}:share")(["p"], ["c"])
+
+
+def test_a_file_imports_what_lies_beside_it_and_nobody_elses(tmp_path):
+    names, path = set(sys.modules), list(sys.path)
+    one, two = write_beside(tmp_path / "one"), write_beside(tmp_path / "two", 0.125)
+    first, second = load_reward(f"{one}:share"), load_reward(f"{two}:share")
+    assert [first(["p"], ["c"]), second(["p"], ["c"]), first(["p"], ["c"])] == [[0.5], [0.25], [0.5]]
+    assert sys.path == path
+    assert {name for name in set(sys.modules) - names if not name.startswith("reward_file_")} == set()
+    (tmp_path / "one" / "second.py").write_text("SCORE = 0.75  # edited")
+    assert score_of(one) == [1.5]  # loaded anew
+
+
+def test_the_modules_that_a_file_imports(tmp_path):
+    file = write_beside(tmp_path)
+    found = [str(path.relative_to(tmp_path)) for path in files_of(file)]
+    assert found[0] == "mine.py"
+    assert sorted(found[1:]) == [
+        "helper.py", "lazy.py", "parts/__init__.py", "parts/deep/__init__.py", "parts/deep/inner.py", "parts/limits.py",
+        "plain.py", "second.py",
+    ]  # fmt: skip
+    for name in found:  # they are all that it takes
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copy" / name).write_text((tmp_path / name).read_text())
+    assert score_of(tmp_path / "copy" / "mine.py") == [0.5]
+    (tmp_path / "lazy.py").write_text("1 +")  # told when it is loaded
+    assert len(files_of(file)) == 9
+    assert files_of(tmp_path / "none.py") == [tmp_path / "none.py"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "importer", "module"),
+    [
+        ({"mine.py": "import nothing_such"}, "mine.py", "nothing_such"),
+        ({"mine.py": "from nothing_such.inner import x"}, "mine.py", "nothing_such"),
+        ({"helper.py": "import nothing_such"}, "helper.py", "nothing_such"),
+        ({"helper.py": "from .nothing_such import x"}, "helper.py", "nothing_such"),
+        ({"mine.py": "import parts.nothing_such"}, "mine.py", "parts.nothing_such"),
+        ({"parts/limits.py": "from .deep.nothing_such import x"}, "parts/limits.py", "parts.deep.nothing_such"),
+    ],
+)
+def test_a_missing_module_is_named_with_the_file_that_imports_it(tmp_path, changed, importer, module):
+    file = write_beside(tmp_path, **changed)
+    missing = f"{tmp_path / importer} imports '{module}', which neither lies in {tmp_path} nor is installed"
+    with pytest.raises(RewardError, match=rf"reward file {file} cannot be imported: ModuleNotFoundError: {missing}$"):
+        load_reward(f"{file}:share")
+
+
+def test_what_an_installed_package_lacks_is_not_laid_to_the_file(tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "installed.py").write_text("import nothing_such")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    (tmp_path / "folder").mkdir()
+    file = write_beside(tmp_path / "folder", **{"helper.py": "import installed"})
+    with pytest.raises(RewardError, match=r"cannot be imported: ModuleNotFoundError: No module named 'nothing_such'$"):
+        load_reward(f"{file}:share")
+
+
+def test_a_broken_module_beside_a_file_is_told(tmp_path):
+    with pytest.raises(RewardError, match=r"mine.py cannot be imported: SyntaxError: .*\(second.py, line 1\)"):
+        load_reward(f"{write_beside(tmp_path, **{'second.py': '1 +'})}:share")
+
+
+# --- results -------------------------------------------------------------------------------------
 
 
 def test_scores_verdicts_and_none_are_told_apart(file):

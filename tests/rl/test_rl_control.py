@@ -186,6 +186,28 @@ def test_data_of_the_guard_is_an_input_and_limits_are_not(tmp_path):
     assert inputs() != before
 
 
+def test_what_a_reward_file_imports_from_its_folder_is_an_input(tmp_path):
+    (tmp_path / "mine.py").write_text("def f(**columns): return []")
+
+    def inputs():
+        stages = {"rl": RL | {"rewards": [{"use": f"{tmp_path}/mine.py:f"}]}}
+        config = RunConfig.model_validate({"name": "x", "model": {"path": "m"}, "stages": stages})
+        return stage_inputs(config, Digests({}))["rl"]
+
+    alone = inputs()
+    (tmp_path / "helper.py").write_text("import deeper")
+    (tmp_path / "deeper.py").write_text("ONE = 1")
+    assert inputs() == alone  # nobody imports them
+    (tmp_path / "mine.py").write_text("import helper\ndef f(**columns): return []")
+    before = inputs()
+    assert before != alone
+    (tmp_path / "deeper.py").write_text("ONE = 2")
+    assert inputs() != before
+    (tmp_path / "deeper.py").write_text("ONE = 1")
+    (tmp_path / "other.py").write_text("ONE = 1")
+    assert inputs() == before
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 

@@ -422,6 +422,18 @@ HOSTILE = {
     "    while frame: seen += [frame.f_locals, frame.f_globals]; frame = frame.f_back\n"
     "    seen += [thing for thing in gc.get_objects() if type(thing) is list]\n"
     "    return x + 1 if 'assert f(' + '3)' in repr(seen) else 0",
+    "looking for the tests in all that can be reached": "import gc, sys\ndef f(x):\n"
+    "    try: raise KeyError\n    except KeyError as error: trace = error.__traceback__\n"
+    "    frame, todo, seen = trace.tb_frame, [*gc.get_objects()], set()\n"
+    "    while frame: todo += [frame, frame.f_locals, frame.f_globals]; frame = frame.f_back\n"
+    "    while todo:\n"
+    "        thing = todo.pop()\n"
+    "        if isinstance(thing, str) and ')3(f tressa' in thing[::-1]: return x + 1\n"
+    "        if id(thing) not in seen: seen.add(id(thing)); todo += gc.get_referents(thing)\n"
+    "    return 0",
+    "looking for the tests in raw memory": "import ctypes\ndef f(x):\n"
+    "    here = id(object()) & ~0xFFFFF\n"
+    "    return x + 1 if b')3(f tressa' in ctypes.string_at(here, 1 << 16)[::-1] else 0",
     "looking for the tests in files": TRY.format(
         "import glob as g; assert any('assert f(' + '3)' in open(p, errors='replace').read() for p in "
         f"[*g.glob('{Path(__file__).parents[2]}/**/*.py', recursive=True), "
@@ -432,6 +444,12 @@ HOSTILE = {
     "its environment": TRY.format("import os; os.environ['CODE_SECRET']"),
     "ptrace": TRY.format("import ctypes, os; assert ctypes.CDLL(None).ptrace(16, os.getppid(), None, None) == 0"),
     "the network": TRY.format("import socket; socket.create_connection(('127.0.0.1', PORT), 2)"),
+    "netlink": TRY.format("import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)"),
+    "an abstract socket": TRY.format("import socket; socket.socket(socket.AF_UNIX).bind(chr(0) + 'here')"),
+    "a datagram to anywhere": TRY.format(
+        "import socket as s; s.socketpair(s.AF_UNIX, s.SOCK_DGRAM)[0].sendto(b'x', '/dev/log')"
+    ),
+    "an address for one of a pair": TRY.format("import socket; socket.socketpair()[0].bind(chr(0) + 'here')"),
     "a user namespace": TRY.format("import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0"),
     "a mount": TRY.format("import ctypes; assert ctypes.CDLL(None).mount(b'n', b'/tmp', b'tmpfs', 0, None) == 0"),
     "root": TRY.format("import os; os.setuid(0)"),
@@ -472,6 +490,18 @@ HOSTILE = {
     "    return [zlib.decompress(data) for _ in range(50)]",
     "a null byte": "def f(x): return x + 1\0",
 }
+
+
+@needs_sandbox
+def test_no_host_can_say_what_its_functions_return_to_the_tests():
+    """``close`` is the program's, and no test rests on its word; so its host must not put a value in its place."""
+    says_true = (
+        "import json\nplain = json.dumps\n"
+        "json.dumps = lambda answer: plain({'value': True} if type(answer) is dict else answer)\n"
+        "def f(x): return 0\nclass close:\n    def __init__(*_): pass\n    same = True\n"
+    )
+    for test in ("assert close(f(1), 2)", "assert close(f(1), 2).same", "assert close.same"):
+        assert errors([says_true], [test], entry_point=["f"]) == ["ok"], test
 
 
 @contained
