@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from fbt_rl.artifacts import read_json
 from fbt_rl.config import EvalStage, FileData, ModelConfig, RewardConfig, RLStage, RunConfig, StageConfig
 from fbt_rl.config_base import DataConfig
 from fbt_rl.data_files import DataError, Role, check_data, read_rows
+from fbt_rl.integrity import read_json, verify
 from fbt_rl.resources import Available, ResourceError, plan_group
 from fbt_rl.training.deepspeed import deepspeed_settings, split_batch
 
@@ -105,6 +105,7 @@ def _check_model(config: RunConfig, stages: list[str]) -> None:
     if config.model.path is None:
         return
     folder = Path(config.model.path).expanduser()
+    verify(folder, "config.json".__eq__)
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json (looked from {Path.cwd()})")
     settings = read_json(folder / "config.json")
@@ -133,11 +134,13 @@ def _needs_feedback(stage: StageConfig) -> bool:
 
 
 def _check_tokenizer(folder: Path) -> None:
+    verify(folder.expanduser(), lambda name: name.startswith("tokenizer"))
     if not (folder.expanduser() / "tokenizer_config.json").is_file():
         raise ValueError(f"{folder} is not a tokenizer folder: it has no tokenizer_config.json")
 
 
 def _check_batch(folder: Path) -> None:
+    verify(folder.expanduser())
     if not (folder.expanduser() / "batch.json").is_file():
         raise ValueError(f"{folder} is not a saved batch, it has no batch.json; only_rollouts writes one")
 

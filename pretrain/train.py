@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from fbt_rl.artifacts import StageContext
 from fbt_rl.config import ExtendStage, PretrainStage
 from fbt_rl.config_file import ConfigError
+from fbt_rl.integrity import seal
 from fbt_rl.model import FBTForCausalLM, from_model_config, load_model
 from fbt_rl.tokenization import build_tokenizer, load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
@@ -51,6 +52,7 @@ def _tokenizer(
     if arguments.process_index == 0 and not folder.is_dir():
         temporary = folder.with_name(".tokenizer.tmp")
         build_tokenizer(context.config.tokenizer, documents).save_pretrained(temporary)
+        seal(temporary)
         temporary.rename(folder)
     barrier()
     return load_tokenizer(folder)

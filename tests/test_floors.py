@@ -17,6 +17,7 @@ FLOORS = {
     "fbt_rl.config_rl": 0,
     "fbt_rl.config_file": 0,
     "fbt_rl.artifacts": 0,
+    "fbt_rl.integrity": 0,
     "fbt_rl.data_files": 0,
     "fbt_rl.table_files": 0,
     "fbt_rl.report": 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,9 @@ import pyarrow as pa
 from fbt_rl.artifacts import write_json
 from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.table import modes_of, of_mode, read_generations
+from fbt_rl.integrity import has_list
+
+logger = logging.getLogger(__name__)
 
 
 class Side(NamedTuple):
@@ -52,6 +56,8 @@ def _load(name: str) -> Side:
     if file.suffix in (".jsonl", ".json", ".csv"):
         raise ValueError(f"{name} is not judged yet: fbt-rl eval --generations {name} --map ... --out FOLDER")
     table = read_generations(file, prompt=True)
+    if (file.parent / "result.json").is_file() and not has_list(file.parent):
+        logger.warning("no checksums in %s: written by an older version; its files are not checked", file.parent)
     if mode is not None and mode not in modes_of(table):
         raise ValueError(f"{path} has no mode {mode!r}; it has {', '.join(modes_of(table))}")
     modes = [mode] if mode is not None else modes_of(table)
