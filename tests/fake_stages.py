@@ -11,6 +11,8 @@ import signal
 import time
 from pathlib import Path
 
+from fbt_rl.integrity import seal
+
 
 def switches():
     path = os.environ.get("FAKE_STAGES")
@@ -61,6 +63,7 @@ def _save(folder, step, total):
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     (temporary / "state.json").write_text(json.dumps([step, total]))
+    seal(temporary)
     temporary.rename(folder.checkpoint_dir(step))
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from fbt_rl.artifacts import write_json
 from fbt_rl.evaluation.compare import compare
 from fbt_rl.evaluation.table import modes_of, of_mode, read_generations
-from fbt_rl.integrity import has_list
+from fbt_rl.integrity import has_list, verify_file
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ def _load(name: str) -> Side:
         path, mode = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
     file = path / "generations.parquet" if path.is_dir() else path
     if not file.is_file():
+        verify_file(file)  # it may have been there
         below = sorted(str(found.parent) for found in path.glob("*/generations.parquet"))
         raise ValueError(
             f"no evaluation {name}: give a folder that holds generations.parquet, or such a file"
