@@ -264,7 +264,9 @@ def test_run_and_report_write_anew_what_they_make_themselves(whole):
                 with instead(whole.run, {name: content}):
                     done = whole.commands[command]()
                     assert (done.code, done.err) == (0, "")
-                    assert (whole.run / name).read_bytes() == sound[name], (command, name)
+                    # A report without checksums can be an older version's: run lets it be.
+                    if (command, name, content) != ("run", f"report/{LIST}", None):
+                        assert (whole.run / name).read_bytes() == sound[name], (command, name)
                 tried += 1
     print(f"{tried} cases")
 
@@ -272,7 +274,7 @@ def test_run_and_report_write_anew_what_they_make_themselves(whole):
 # --- one at a time ----------------------------------------------------------------------------------
 
 
-def test_a_run_of_an_older_version_is_read_with_one_line_about_it(whole):
+def test_a_run_of_an_older_version_is_read_with_one_line_about_it(whole, caplog):
     old = {}
     for name, content in contents(whole.run).items():
         if name.endswith(LIST):
@@ -283,10 +285,11 @@ def test_a_run_of_an_older_version_is_read_with_one_line_about_it(whole):
             old[name] = old[name].encode()
     with instead(whole.run, old):
         for name, command in whole.commands.items():
+            caplog.clear()
             done = command()
             assert done.code == 0, (name, done.err)
-            said = done.out if name == "run" else done.err
-            assert name == "auto" or said.count("no checksums in") == (2 if name == "compare" else 1), (name, said)
+            said = done.out + caplog.text
+            assert said.count("no checksums in") == (2 if name == "compare" else 1), (name, said)
 
 
 def test_a_model_folder_can_be_checked_where_it_was_copied_to(whole, tmp_path):
@@ -338,16 +341,17 @@ def test_what_an_evaluation_wrote_is_checked_when_it_is_compared_or_made_again(w
 
 
 def test_shards_of_an_interrupted_evaluation_have_page_checksums(tmp_path):
-    path, table = tmp_path / "shard.parquet", synthetic_run.pa.table({"index": list(range(1000))})
-    write_table(path, table)
-    sound, wrong = path.read_bytes(), 0
-    for place in range(4, len(sound) - 600):  # the pages; what follows describes them
+    path, rng = tmp_path / "shard.parquet", random.Random(0)
+    write_table(path, synthetic_run.pa.table({"completion": [rng.randbytes(100).hex() for _ in range(200)]}))
+    sound = path.read_bytes()
+    for _ in range(20):
+        place = rng.randrange(len(sound) // 3, len(sound) // 2)  # in the one page's data
         path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
-        try:
-            wrong += not read_table(path).equals(table)
-        except Damaged as error:
-            assert str(path) in str(error)
-    assert wrong == 0
+        with pytest.raises(Damaged, match=r"shard.parquet is damaged"):
+            read_table(path)
+    path.unlink()
+    with pytest.raises(Damaged, match=r"shard.parquet is missing"):
+        read_table(path)
 
 
 def test_a_saved_batch_is_checked(tmp_path):
