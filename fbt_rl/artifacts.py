@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fbt_rl.config import RunConfig
-from fbt_rl.config_file import ConfigError, dump_config, load_config
+from fbt_rl.config.file import ConfigError, dump_config, load_config
 from fbt_rl.integrity import (
     LIST,
     Damaged,
@@ -317,5 +317,5 @@ class StageContext:
     name: str
     folder: StageFolder
     source: Path | None  # model folder to start from; None: a new model
-    # Has a reward's verdicts computed elsewhere on the cluster (fbt_rl.cluster.remote_verdicts); None: by this process.
+    # Has a reward's verdicts computed elsewhere on the cluster (fbt_rl.driver.cluster.remote_verdicts); None: by this process.
     grade_remotely: Remote | None = None

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fbt_rl.analysis.table import read_table, write_table
 from fbt_rl.config import Mode
-from fbt_rl.evaluation.table import read_table, write_table
 from rl.dynamic import Groups
 
 SCHEMA = pa.schema(

@@ -16,17 +16,18 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import fbt_rl.cluster
+import fbt_rl.driver.cluster
 import fbt_rl.model
-from fbt_rl import cli, pipeline, report_figures
+from fbt_rl import cli
+from fbt_rl.analysis.table import read_table, write_table
 from fbt_rl.artifacts import RunFolder, StageFolder
 from fbt_rl.config import TokenizerConfig
-from fbt_rl.config_file import dump_config
-from fbt_rl.evaluation.table import read_table, write_table
+from fbt_rl.config.file import dump_config
+from fbt_rl.data.tokenization import build_tokenizer, load_tokenizer
+from fbt_rl.driver import pipeline
 from fbt_rl.integrity import LIST, Damaged, fault_in, read_sealed_json, seal, write_last, write_sealed_json
 from fbt_rl.model import FBTForCausalLM, from_model_config
-from fbt_rl.report import write_report
-from fbt_rl.tokenization import build_tokenizer, load_tokenizer
+from fbt_rl.report import paint, write_report
 from fbt_rl.training.trainer import save_model
 from rl.saved import load_batch
 
@@ -190,14 +191,12 @@ def whole(tmp_path_factory):
     """A finished run of every kind of file, its commands, and what each prints while nothing is damaged."""
     folder = tmp_path_factory.mktemp("damage")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fbt_rl.cluster, "Cluster", helpers.InProcess)
+        patch.setattr(fbt_rl.driver.cluster, "Cluster", helpers.InProcess)
         patch.setitem(pipeline.run.__kwdefaults__, "functions", FUNCTIONS)
         patch.setattr(cli.signal, "signal", lambda *_: None)
         patch.setattr(sys, "argv", [])
         patch.setattr(pipeline, "provenance", dict)  # asks git
-        patch.setattr(
-            report_figures, "draw", lambda name, caption, alt, *_: report_figures.Chart(name, caption, alt, b"png", "")
-        )
+        patch.setattr(paint, "draw", lambda name, caption, alt, *_: paint.Chart(name, caption, alt, b"png", ""))
         run, config = folder / "run", folder / "given.yaml"
         config.write_text(dump_config(helpers.make_config(stages=STAGES)))
         made = call("run", config, "--run-dir", run)
@@ -367,7 +366,7 @@ def test_a_saved_batch_is_checked(tmp_path):
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, monkeypatch, capsys):
     run, config, switches = tmp_path / "run", helpers.make_config(), tmp_path / "switches.json"
-    monkeypatch.setattr(fbt_rl.cluster, "Cluster", helpers.InProcess)
+    monkeypatch.setattr(fbt_rl.driver.cluster, "Cluster", helpers.InProcess)
     monkeypatch.setattr("fbt_rl.report.write_report", helpers.write_report)
     monkeypatch.setenv("FAKE_STAGES", str(switches))
     switches.write_text(json.dumps({"fail_at": ["base", 6, "stop"]}))
