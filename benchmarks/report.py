@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from browser import CHROMIUM, USABLE, Browser
-from synthetic_run import make_run
+from synthetic_run import make_run, replace_generations
 
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.report import write_report
@@ -48,12 +48,12 @@ def main() -> None:
         rng = np.random.default_rng(0)
         words = ["".join(letters) for letters in rng.choice(list("abcdefghijklmnopqrstuvwxyz"), (5000, 5))]
         for name in ("eval_before", "eval_after"):
-            file = RunFolder(run).stage(name).generations_path
-            rows = pq.read_table(file).to_pylist()
+            evaluation = RunFolder(run).stage(name)
+            rows = pq.read_table(evaluation.generations_path).to_pylist()
             for row in rows:
                 text = " ".join(rng.choice(words, arguments.characters // 6))  # a word has five letters and a space
                 row["completion"] = f"{text} {row['completion']}"
-            pq.write_table(pa.Table.from_pylist(rows), file)
+            replace_generations(evaluation, pa.Table.from_pylist(rows))
         page = write_report(run)
         opened, searched = [], []
         for _ in range(5):

@@ -17,7 +17,7 @@ from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.deepspeed import unpartitioned
 from fbt_rl.training.objective_trainer import ObjectiveTrainer, stage_rows
 from fbt_rl.training.rows import RowCollator
-from fbt_rl.training.trainer import barrier
+from fbt_rl.training.trainer import barrier, written
 from pretrain.data import build_rows, read_documents
 
 
@@ -50,10 +50,9 @@ def _tokenizer(
         return load_tokenizer(context.source)
     folder = context.folder.path / "tokenizer"
     if arguments.process_index == 0 and not folder.is_dir():
-        temporary = folder.with_name(".tokenizer.tmp")
         documents = read_documents(stage.data, stage_seed(context))
-        build_tokenizer(context.config.tokenizer, documents).save_pretrained(temporary)
-        temporary.rename(folder)
+        with written(folder) as place:
+            build_tokenizer(context.config.tokenizer, documents).save_pretrained(place)
     barrier()
     return load_tokenizer(folder)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
+from fbt_rl.analysis.table import read_table, write_table
 from fbt_rl.config import Mode
 
 if TYPE_CHECKING:  # which writes its rows by this module
@@ -81,21 +82,14 @@ def append_rollouts(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Add ``rows`` of one step, in place of any of that step or later (those of a run that was resumed before it)."""
     new = pa.Table.from_pylist(list(rows), SCHEMA)
     old = _before(path, rows[0]["step"]) if path.is_file() else SCHEMA.empty_table()
-    _write(path, pa.concat_tables([old, new]))
+    write_table(path, pa.concat_tables([old, new]))
 
 
 def truncate_rollouts(path: Path, step: int) -> None:
     """Drop the rows after ``step``: a resumed run samples them again."""
     if path.is_file():
-        _write(path, _before(path, step + 1))
+        write_table(path, _before(path, step + 1))
 
 
 def _before(path: Path, step: int) -> pa.Table:
-    return pq.read_table(path, filters=[("step", "<", step)])
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    pq.write_table(table, temporary)
-    temporary.replace(path)
+    return read_table(path).filter(pc.field("step") < step)

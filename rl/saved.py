@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from fbt_rl.artifacts import StageContext, read_json, write_json
+from fbt_rl.artifacts import Digests, StageContext, differences
 from fbt_rl.config import RLStage
 from fbt_rl.config.file import ConfigError
-from fbt_rl.driver.inputs import Digests, differences
+from fbt_rl.integrity import read_last, reopen, verify, write_last
 from fbt_rl.training.trainer import barrier
 from rl.rollout import Batch
 
@@ -35,24 +35,28 @@ def save_batch(context: StageContext, batch: Batch, metrics: dict[str, float], r
     """Write this rank's part, and once all have theirs, how the batch was sampled and its ``metrics``."""
     folder = context.folder.batch_dir
     folder.mkdir(parents=True, exist_ok=True)
+    if rank == 0:
+        reopen(folder / FACTS)
     tensors = {name: values.detach().cpu().contiguous() for name, values in batch.items()}
     save_file(tensors, folder / _part(rank))
     barrier()
     if rank == 0:
-        write_json(folder / FACTS, {"sampled": sampled_with(context, ranks), "metrics": metrics})
+        facts = {"sampled": sampled_with(context, ranks), "metrics": metrics}
+        write_last(folder / FACTS, facts, [_part(number) for number in range(ranks)])
     barrier()
 
 
 def load_batch(folder: Path, rank: int, device: torch.device) -> tuple[Batch, dict[str, float]]:
-    """This rank's part on ``device``, its latents on the host, and the metrics of the batch."""
+    """This rank's part on ``device``, its latents on the host, and the metrics of the batch. Raises Damaged."""
+    verify(folder, _part(rank).__eq__)
     batch = load_file(folder / _part(rank))
     batch = {name: values if name == "latents" else values.to(device) for name, values in batch.items()}
-    return batch, read_json(folder / FACTS)["metrics"]
+    return batch, read_last(folder / FACTS)["metrics"]
 
 
 def check_batch(folder: Path, context: StageContext, ranks: int) -> None:
-    """Raises ConfigError if the batch was sampled by another model, in another way or on other ranks."""
-    found = differences(read_json(folder / FACTS)["sampled"], sampled_with(context, ranks))
+    """Raises ConfigError if the batch was sampled by another model, in another way or on other ranks; Damaged."""
+    found = differences(read_last(folder / FACTS)["sampled"], sampled_with(context, ranks))
     if found:
         raise ConfigError(
             f"stages.{context.name}.saved_batch: {folder} was not sampled as this stage would (saved -> now): "

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1]
 # From the bottom up. What stands side by side on a floor does not see each other.
 FLOORS = """
     reward
-    fbt_rl.config
+    fbt_rl.integrity  fbt_rl.config
     fbt_rl.artifacts
     fbt_rl.data  fbt_rl.model  fbt_rl.training
     fbt_rl.analysis  fbt_rl.decoding  fbt_rl.grading
@@ -18,7 +18,15 @@ FLOORS = """
 """
 PLACE = {room: (floor, room) for floor, rooms in enumerate(FLOORS.split("\n")) for room in rooms.split()}
 HEAVY = {"torch", "transformers", "trl", "peft", "accelerate", "deepspeed", "ray", "datasets"}
-LIGHT = ("reward", "fbt_rl.config", "fbt_rl.artifacts", "fbt_rl.analysis", "fbt_rl.report", "fbt_rl.data.tables")
+LIGHT = (
+    "reward",
+    "fbt_rl.integrity",
+    "fbt_rl.config",
+    "fbt_rl.artifacts",
+    "fbt_rl.analysis",
+    "fbt_rl.report",
+    "fbt_rl.data.tables",
+)
 
 
 def name_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,9 @@ from fbt_rl.analysis.compare import MARGIN, compare
 from fbt_rl.analysis.shown import ONE_RUN, shown_of
 from fbt_rl.analysis.table import modes_of, of_mode, read_generations
 from fbt_rl.artifacts import write_json
+from fbt_rl.integrity import has_list, verify_file
+
+logger = logging.getLogger(__name__)
 
 
 class Side(NamedTuple):
@@ -45,6 +49,7 @@ def _load(name: str) -> Side:
         path, mode = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
     file = path / "generations.parquet" if path.is_dir() else path
     if not file.is_file():
+        verify_file(file)  # it may have been there
         below = sorted(str(found.parent) for found in path.glob("*/generations.parquet"))
         raise ValueError(
             f"no evaluation {name}: give a folder that holds generations.parquet, or such a file"
@@ -53,6 +58,8 @@ def _load(name: str) -> Side:
     if file.suffix in (".jsonl", ".json", ".csv"):
         raise ValueError(f"{name} is not judged yet: fbt-rl eval --generations {name} --map ... --out FOLDER")
     table = read_generations(file, prompt=True)
+    if (file.parent / "result.json").is_file() and not has_list(file.parent):
+        logger.warning("no checksums in %s: written by an older version; its files are not checked", file.parent)
     if mode is not None and mode not in modes_of(table):
         raise ValueError(f"{path} has no mode {mode!r}; it has {', '.join(modes_of(table))}")
     modes = [mode] if mode is not None else modes_of(table)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fbt_rl.analysis.statistics import problem_means
+from fbt_rl.integrity import Damaged, verify_file
 
 SCHEMA = pa.schema(
     [
@@ -40,12 +41,16 @@ SCHEMA = pa.schema(
     ]
 )
 LENGTH_UNIT = b"length_unit"  # metadata: what num_tokens counts, where not tokens
+_REMEDY = "put it back from a copy, or remove its folder and give the command that made it again"
 _NEEDED = ("problem_id", "mode", "answer", "correct", "finish_reason", "num_tokens")
 _OPTIONAL = ("extracted", "level", "subject")
 
 
 def read_generations(path: Path, prompt: bool = False) -> pa.Table:
-    """The columns of ``generations.parquet`` that statistics need, and perhaps the prompts. Raises ValueError."""
+    """The columns of ``generations.parquet`` that statistics need, and perhaps the prompts. Raises ValueError; so does
+    a file that is not what its folder's checksums say.
+    """
+    verify_file(path)
     try:
         with pq.ParquetFile(path) as file:
             there = file.schema_arrow.names
@@ -55,6 +60,24 @@ def read_generations(path: Path, prompt: bool = False) -> pa.Table:
             return file.read([name for name in wanted if name in there])
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"cannot read {path} as parquet: {error}") from error
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """A parquet file of a run folder, all of it or some columns. Raises :class:`~fbt_rl.integrity.Damaged`."""
+    if not path.is_file():
+        raise Damaged(f"{path} is missing: {_REMEDY}")
+    try:
+        return pq.read_table(path, columns=columns, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
+        raise Damaged(f"{path} is damaged ({error}): {_REMEDY}") from error
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a parquet file by rename, with a checksum on each page."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    pq.write_table(table, temporary, write_page_checksum=True)
+    temporary.replace(path)
 
 
 def length_unit(table: pa.Table) -> str:

@@ -5,7 +5,6 @@ Used by :mod:`fbt_rl.data.tasks` and, before any worker starts, by the pipeline 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -16,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from fbt_rl.config import DataConfig, FileData
 from fbt_rl.data.tables import DataError, check_file, format_of, table_rows
+from fbt_rl.integrity import sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +51,7 @@ def check_data(data: DataConfig, needs: Sequence[Role] = ()) -> None:
 
 def content_of(data: DataConfig) -> list[str]:
     """SHA-256 of each local file that is read."""
-    paths = (*data.paths, *data.shots_paths) if isinstance(data, FileData) else ()
-    found = []
-    for path in paths:
-        with Path(path).open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
+    return [sha256_of(Path(path)) for path in (*data.paths, *data.shots_paths)] if isinstance(data, FileData) else []
 
 
 def is_text(data: FileData) -> bool:

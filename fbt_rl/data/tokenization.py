@@ -15,9 +15,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from fbt_rl.config import TokenizerConfig
+from fbt_rl.integrity import verify
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
 USER, ASSISTANT = "<|user|>", "<|assistant|>"
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 SPECIAL_TOKENS = (PAD, END, UNKNOWN, USER, ASSISTANT)  # their ids are 0..4
 
 # All that the arithmetic task writes: always in the vocabulary, whatever the training sample held.
@@ -67,11 +69,15 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"no tokenizer folder {folder}: give a folder that holds tokenizer.json")
+    verify(folder, lambda name: not name.endswith(".safetensors"))  # the weights beside it are the model's matter
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises whatever its parsers raise
         names = ", ".join(sorted(file.name for file in folder.iterdir())[:8]) or "nothing"
-        raise ValueError(f"cannot load a tokenizer from {folder} (it holds: {names}): {error}") from error
+        # With no vocabulary at all transformers guesses at packages that could be missing.
+        there = any((folder / name).is_file() for name in _VOCABULARIES)
+        reason = str(error) if there else f"none of {', '.join(_VOCABULARIES)} is there"
+        raise ValueError(f"cannot load a tokenizer from {folder} (it holds: {names}): {reason}") from error
 
 
 def _characters(texts: Iterable[str]) -> Tokenizer:

@@ -33,9 +33,10 @@ from reward.load import load_limited
 
 
 def refuse_other_evaluation(out: Path, settings: dict[str, Any]) -> None:
-    """Raises ConfigError where ``out`` holds the result of other ``settings``, which would be lost."""
+    """Raises ConfigError where ``out`` holds the result of other ``settings``, which would be lost; Damaged."""
     if not (folder := StageFolder(out)).finished():
         return
+    folder.verify()
     there = folder.read_result().get("settings", {})
     if odd := [name for name in {**there, **settings} if there.get(name) != settings.get(name)]:
         raise ConfigError(
@@ -164,6 +165,8 @@ def evaluate_tasks(
         if len(temperatures) > 1:
             require_halves(problems["problem_id"])
         reward = load_limited(stage.reward.use, stage.reward.args, stage.reward.time_limit_s)
+        if folder is not None and is_first_rank():
+            StageFolder(folder).reopen()
         tables = {
             temperature: evaluate_model(
                 model,
@@ -232,7 +235,7 @@ def evaluate_on_ray(job: RankJob, address: str | None) -> Iterator[tuple[str, di
 
     folders = {name: StageFolder(_task_folder(job.config, name, job.out) or job.out) for name in job.config.stages}
     for folder in folders.values():
-        folder.result_path.unlink(missing_ok=True)  # of an earlier evaluation; its answers are looked at again
+        folder.reopen()  # of an earlier evaluation; its answers are looked at again
     error_log(StageFolder(job.out)).unlink(missing_ok=True)
     display = Display(sys.stderr)
     display.say(f"connecting to Ray at {address}" if address else "starting Ray on this machine")
@@ -308,6 +311,7 @@ def evaluate_file(
     count_tokens = _token_counter(tokenizer) if tokenizer else None
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as place:
         folder = StageFolder(Path(place))
+        folder.reopen()
         target = folder.generations_path
         faults = judge_file(path, columns, reward, target, count_tokens=count_tokens, marker=marker)
         verdicts, differ = agreement(pq.read_table(target, columns=list(AGREEMENT)))

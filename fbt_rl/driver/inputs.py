@@ -12,14 +12,12 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from fbt_rl.artifacts import write_text
+from fbt_rl.artifacts import Digests, FileKind, write_text
 from fbt_rl.config import RunConfig
 from fbt_rl.config.file import parse_config
 from reward.beside import files_of
-
-FileKind = Literal["data", "model", "tokenizer", "code"]
 
 # Settings of a stage that do not change what it computes.
 NEUTRAL = {
@@ -73,36 +71,6 @@ def absolute_paths(config: RunConfig) -> RunConfig:
     return map_files(config, lambda path, kind: str(Path(path).expanduser().absolute()))
 
 
-class Digests:
-    """SHA-256 of files and folders; those known with the same size and time are not read again."""
-
-    def __init__(self, known: Mapping[str, Any]):
-        self.known = dict(known)  # absolute path -> {size, mtime_ns, sha256}
-
-    def of(self, path: Path, kind: FileKind = "data") -> str:
-        """Of a file's content, or of the names and contents of a folder's files; "missing" where there is none.
-
-        Of ``code`` that imports modules beside it: of the names and contents of all of them.
-        """
-        path = path.expanduser().absolute()
-        if kind == "code" and len(files := files_of(path)) > 1:
-            parts = [f"{file.relative_to(path.parent)} {self.of(file)}" for file in sorted(files)]
-            return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-        if path.is_dir():
-            parts = [f"{file.relative_to(path)} {self.of(file)}" for file in sorted(path.rglob("*")) if file.is_file()]
-            return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-        if not path.is_file():
-            return "missing"
-        found = path.stat()
-        stamp = {"size": found.st_size, "mtime_ns": found.st_mtime_ns}
-        entry = self.known.get(str(path), {})
-        if {key: entry.get(key) for key in stamp} != stamp:
-            with path.open("rb") as file:
-                entry = {**stamp, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-            self.known[str(path)] = entry
-        return entry["sha256"]
-
-
 def stage_inputs(config: RunConfig, digests: Digests) -> dict[str, dict[str, Any]]:
     """What each stage's result depends on, as nested plain values; stage name -> inputs.
 
@@ -126,23 +94,3 @@ def stage_inputs(config: RunConfig, digests: Digests) -> dict[str, dict[str, Any
 
 def input_hash(inputs: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-
-
-def differences(before: Any, after: Any, path: str = "") -> list[str]:
-    """One line per changed value: ``dotted.key: before -> after``."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        keys = [*before, *(key for key in after if key not in before)]
-        return [
-            line
-            for key in keys
-            for line in differences(before.get(key), after.get(key), f"{path}.{key}" if path else str(key))
-        ]
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        return [
-            line for i, pair in enumerate(zip(before, after, strict=True)) for line in differences(*pair, f"{path}.{i}")
-        ]
-    return [] if before == after else [f"{path}: {_shown(before)} -> {_shown(after)}"]
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value) if not isinstance(value, str) else value

@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import fbt_rl
-from fbt_rl.artifacts import RunFolder
+from fbt_rl.artifacts import Digests, FileKind, RunFolder
 from fbt_rl.config import RunConfig
 from fbt_rl.config.file import ConfigError, dump_config
-from fbt_rl.driver.inputs import Digests, FileKind, copy_code, map_files
+from fbt_rl.driver.inputs import copy_code, map_files
 
 # The code that travels; tests, benchmarks, .git, environments and runs stay.
 _PACKAGES = ("fbt_rl", "pretrain", "sft", "rl", "reward")

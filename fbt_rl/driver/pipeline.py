@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fbt_rl.artifacts import RunFolder, StageFolder, write_json, write_text
+from fbt_rl.artifacts import Digests, RunFolder, StageFolder, config_digest, no_checksums, write_text
 from fbt_rl.config import RunConfig
 from fbt_rl.config.file import dump_config
-from fbt_rl.driver.inputs import Digests, absolute_paths, copy_code, input_hash, map_files
+from fbt_rl.driver.inputs import absolute_paths, copy_code, input_hash, map_files
 from fbt_rl.driver.lock import Locked, lock
 from fbt_rl.driver.plan import (
     PlannedStage,
@@ -35,6 +35,7 @@ from fbt_rl.driver.provenance import provenance
 from fbt_rl.driver.rank_memory import ran_out, to_lower
 from fbt_rl.driver.resources import Available, GroupSize, plan_group, this_machine
 from fbt_rl.driver.worker import Assignment, error_log, failure, work, workers_lock
+from fbt_rl.integrity import fault_in
 
 # Which function runs a stage of each kind.
 STAGE_FUNCTIONS = {
@@ -74,8 +75,8 @@ def run(
 
     ``address``: a Ray cluster to run on; else a local one is started. ``in_process``: no Ray, this process is the one
     worker, whatever ``config.resources`` says of workers and grading. ``fresh``: a run that is already there is first
-    renamed to ``<run>.before-<time>``. Raises RunRefused, PreflightError, ResourceError, Locked, ClusterError or
-    StageFailed.
+    renamed to ``<run>.before-<time>``. Raises RunRefused, Damaged, PreflightError, ResourceError, Locked,
+    ClusterError or StageFailed.
     """
     display = display or Display()
     if in_process:
@@ -86,16 +87,23 @@ def run(
     check_folder(run_dir)
     if fresh and run_dir.exists():
         _set_aside(run_dir, display)
+    if unchecked := folder.verify_stages(config.stages):
+        display.say(no_checksums(unchecked))
     digests = known_digests(config, run_dir)
     planned = _checked_plan(config, run_dir, digests)
     page = folder.report_dir / "index.html"
-    if not _pending(planned) and folder.read_state().get("status") == "finished" and page.is_file():
+    reported = page.is_file() and fault_in(folder.report_dir) is None and folder.holds_its_config()
+    if not _pending(planned) and folder.read_state().get("status") == "finished" and reported:
         display.say(f"{run_dir} is finished, nothing to do; the report is {page}")
         return
     if address is None:
         check_run(config, run_dir, [stage.name for stage in _pending(planned)], this_machine())
     run_dir.mkdir(parents=True, exist_ok=True)
     with _only_driver(run_dir):
+        for stage in planned:
+            if stage.action == "resume":
+                for sentence in folder.stage(stage.name).drop_damaged_checkpoints():
+                    display.say(sentence)
         planned = _checked_plan(config, run_dir, digests)  # again, now that nobody else works here
         _Start(config, folder, planned, digests, functions, display).carry_out(address, in_process)
 
@@ -108,6 +116,8 @@ def dry_run(config: RunConfig, run_dir: Path, *, fresh: bool = False, local: boo
     show = Display().say
     show(dump_config(config))
     check_folder(run_dir)
+    if not fresh:
+        RunFolder(run_dir).verify_stages(config.stages)
     planned = plan(config, run_dir / ".fresh" if fresh else run_dir, known_digests(config, run_dir))
     show(f"run folder: {run_dir}{' (renamed first)' if fresh and run_dir.exists() else ''}\n{describe_plan(planned)}")
     if local:
@@ -157,6 +167,7 @@ class _Start:
             "status": "running",
             "created": before.get("created", _now()),
             "seed": config.seed,
+            "config_sha256": config_digest(config),
             **provenance(),
             "stages": {stage.name: notes.get(stage.name, {"kind": stage.kind}) for stage in planned},
         }
@@ -166,8 +177,8 @@ class _Start:
 
     def carry_out(self, address: str | None, in_process: bool) -> None:
         """Run what is pending and write the report; ``run.json`` says how it ended."""
+        self._save("running")  # first: without it the folder would not be known as a run's
         write_text(self.folder.config_path, dump_config(self.config))
-        self._save("running")
         try:
             if _pending(self.planned):
                 self._run_stages(address, in_process)
@@ -229,6 +240,7 @@ class _Start:
         folder = self.folder.stage(stage.name)
         if stage.changes:
             shutil.rmtree(folder.path)
+        folder.reopen()
         error_log(folder).unlink(missing_ok=True)
         content = {
             "name": stage.name,
@@ -238,7 +250,7 @@ class _Start:
             "workers": size.workers,
             "files": self.digests.known,
         }
-        write_json(folder.stage_json, content)
+        folder.write_stage(content)
 
     def _config_for_workers(self) -> RunConfig:
         """With absolute paths, and the user's reward files copied into the run folder, which every worker sees."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fbt_rl.artifacts import RunFolder, read_json
+from fbt_rl.artifacts import Digests, RunFolder, differences, missing_state
 from fbt_rl.config import RunConfig
-from fbt_rl.driver.inputs import Digests, differences, stage_inputs
+from fbt_rl.driver.inputs import stage_inputs
 
 Action = Literal["run", "resume", "skip", "refuse"]
 _WORDS = {"run": "run", "resume": "go on from its checkpoint", "skip": "finished, skip", "refuse": "REFUSE: changed"}
@@ -42,7 +42,8 @@ def plan(config: RunConfig, run_dir: Path, digests: Digests) -> list[PlannedStag
     planned = []
     for name, inputs in stage_inputs(config, digests).items():
         folder = RunFolder(run_dir).stage(name)
-        changes = differences(read_json(folder.stage_json)["inputs"], inputs) if folder.stage_json.is_file() else []
+        before = folder.read_stage()
+        changes = differences(before["inputs"], inputs) if before else []
         action: Action = "skip" if folder.finished() else "resume" if folder.latest_checkpoint() else "run"
         if changes and action != "run":
             action = "refuse"
@@ -54,9 +55,7 @@ def known_digests(config: RunConfig, run_dir: Path) -> Digests:
     """With what the run folder remembers of the files its stages were made from."""
     known: dict[str, Any] = {}
     for name in config.stages:
-        path = RunFolder(run_dir).stage(name).stage_json
-        if path.is_file():
-            known.update(read_json(path)["files"])
+        known.update((RunFolder(run_dir).stage(name).read_stage() or {"files": {}})["files"])
     return Digests(known)
 
 
@@ -71,6 +70,8 @@ def check_folder(run_dir: Path) -> None:
     if run_dir.exists() and not RunFolder(run_dir).state_path.is_file():
         if not run_dir.is_dir():
             raise RunRefused(f"{run_dir} is not a folder: choose another --run-dir")
+        if (run_dir / "stages").is_dir():
+            raise RunRefused(missing_state(run_dir))
         if others := sorted(path.name for path in run_dir.iterdir() if not path.name.startswith(".")):
             raise RunRefused(
                 f"{run_dir} is not a run folder (it holds {', '.join(others[:3])}): choose another --run-dir"
@@ -93,7 +94,8 @@ def check_worker_count(planned: Sequence[PlannedStage], run_dir: Path, workers: 
     """A training checkpoint holds one part per rank: raise :class:`RunRefused` where their number changed."""
     for stage in planned:
         folder = RunFolder(run_dir).stage(stage.name)
-        if stage.action == "resume" and (before := read_json(folder.stage_json)["workers"]) != workers:
+        before = (folder.read_stage() or {}).get("workers", workers)
+        if stage.action == "resume" and before != workers:
             raise RunRefused(
                 f"stage {stage.name!r} is half done by {before} workers, now there would be {workers}: "
                 f"set resources.workers={before}, or remove {folder.path} to start the stage again"

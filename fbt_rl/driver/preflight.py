@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fbt_rl.artifacts import read_json
 from fbt_rl.config import EvalStage, FileData, ModelConfig, RewardConfig, RLStage, RunConfig, StageConfig
 from fbt_rl.data.problems import DataError, Role, check_data, read_rows
 from fbt_rl.driver.resources import Available, ResourceError, plan_group
+from fbt_rl.integrity import read_json, verify
 from fbt_rl.training.deepspeed import BatchSplit, deepspeed_settings, split_batch
 from reward.base import RewardError
 
@@ -123,6 +123,7 @@ def _check_model(config: RunConfig, stages: list[str]) -> None:
     if config.model.path is None:
         return
     folder = Path(config.model.path).expanduser()
+    verify(folder, "config.json".__eq__)
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a model folder: it has no config.json (looked from {Path.cwd()})")
     if has_feedback(folder):
@@ -160,11 +161,13 @@ def _needs_feedback(stage: StageConfig) -> bool:
 
 
 def _check_tokenizer(folder: Path) -> None:
+    verify(folder.expanduser(), lambda name: name.startswith("tokenizer"))
     if not (folder.expanduser() / "tokenizer_config.json").is_file():
         raise ValueError(f"{folder} is not a tokenizer folder: it has no tokenizer_config.json")
 
 
 def _check_batch(folder: Path) -> None:
+    verify(folder.expanduser())
     if not (folder.expanduser() / "batch.json").is_file():
         raise ValueError(f"{folder} is not a saved batch, it has no batch.json; only_rollouts writes one")
 

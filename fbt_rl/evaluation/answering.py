@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fbt_rl.analysis.table import SCHEMA, before_stop
+from fbt_rl.analysis.table import SCHEMA, before_stop, write_table
 from fbt_rl.artifacts import StageFolder
 from fbt_rl.config import Mode
 from fbt_rl.decoding import STOP_CHECK_EVERY, Completion, SamplingParams, decode
@@ -199,10 +198,3 @@ class Progress:
         self.bar.close()
         if self._leads:
             self._folder.progress_path.unlink(missing_ok=True)
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    pq.write_table(table, temporary)
-    temporary.replace(path)

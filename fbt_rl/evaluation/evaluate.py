@@ -19,21 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 import torch.distributed
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fbt_rl.analysis.summary import summarise
-from fbt_rl.analysis.table import modes_of
+from fbt_rl.analysis.table import modes_of, read_table, write_table
 from fbt_rl.artifacts import StageContext, StageFolder
 from fbt_rl.config import EvalStage, Mode
 from fbt_rl.config.file import ConfigError
 from fbt_rl.data.tasks import content_hash, encode_prompt, load_problems, prompt_text
 from fbt_rl.data.tokenization import load_tokenizer
 from fbt_rl.decoding import SamplingParams
-from fbt_rl.evaluation.answering import MAX_SAMPLES, Answerer, Progress, write_table
+from fbt_rl.evaluation.answering import MAX_SAMPLES, Answerer, Progress
 from fbt_rl.grading import load_stage_reward
 from fbt_rl.model import load_model
 from reward.base import Reward
@@ -153,7 +152,7 @@ def evaluate_model(
         if is_first_rank():
             _merge(shards, target, modes, fingerprint)
         _barrier()
-        return pq.read_table(target)
+        return read_table(target)
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -169,21 +168,21 @@ def _finished(target: Path, fingerprint: str, modes: Sequence[Mode]) -> pa.Table
     """The table of an evaluation that was complete but for its result."""
     if not target.is_file():
         return None
-    table = pq.read_table(target)
+    table = read_table(target)
     same = (table.schema.metadata or {}).get(_FINGERPRINT) == fingerprint.encode()
     return table if same and modes_of(table) == list(modes) else None
 
 
 def _answered(shards: Path, mode: Mode) -> set[int]:
     """Places of the problems that have all their answers in ``mode``; shards are written whole."""
-    found = (pq.read_table(path, columns=["index"])["index"].to_pylist() for path in shards.glob(f"{mode}-*.parquet"))
+    found = (read_table(path, ["index"])["index"].to_pylist() for path in shards.glob(f"{mode}-*.parquet"))
     return {index for indices in found for index in indices}
 
 
 def _merge(shards: Path, target: Path, modes: Sequence[Mode], fingerprint: str) -> None:
     parts = []
     for mode in modes:
-        of_mode = pa.concat_tables(pq.read_table(path) for path in sorted(shards.glob(f"{mode}-*.parquet")))
+        of_mode = pa.concat_tables(read_table(path) for path in sorted(shards.glob(f"{mode}-*.parquet")))
         parts.append(of_mode.sort_by([("index", "ascending"), ("sample", "ascending")]))
     table = pa.concat_tables(parts).drop_columns(["index"])
     write_table(target, table.replace_schema_metadata({_FINGERPRINT: fingerprint}))

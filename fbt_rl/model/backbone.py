@@ -5,7 +5,9 @@ Legend: B batch, T positions of this call, D hidden width, K passes.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +23,11 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 
 from fbt_rl.config import PassActivations
+from fbt_rl.integrity import has_list, verify
 from fbt_rl.model.configuration import FBTConfig
 from fbt_rl.model.feedback import LatentFeedback, PassPlan, shift_right
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -30,6 +35,12 @@ class FBTModelOutput(BaseModelOutputWithPast):
     """Adds ``pass_states``: the top states (B, T, D) of all K passes, where asked for."""
 
     pass_states: tuple[Tensor, ...] | None = None
+
+
+def note_unchecked(folder: Path) -> None:
+    """Say it of a model folder that has no checksums."""
+    if not has_list(folder):
+        logger.warning("no checksums in %s: its files are not checked (an older version wrote it, or no run)", folder)
 
 
 class FBTPreTrainedModel(PreTrainedModel):
@@ -41,6 +52,17 @@ class FBTPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: Any, *args: Any, checked: bool = False, **kwargs: Any) -> Any:
+        """transformers' own; the files of a local folder are first compared with its checksums (``checked``: they have
+        been). Raises Damaged.
+        """
+        folder = Path(name_or_path, kwargs.get("subfolder") or "") if name_or_path is not None else None
+        if folder is not None and folder.is_dir() and not checked:
+            verify(folder)
+            note_unchecked(folder)
+        return super().from_pretrained(name_or_path, *args, **kwargs)
 
 
 class FBTModel(FBTPreTrainedModel):

@@ -10,6 +10,8 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from fbt_rl.integrity import read_json, verify
+from fbt_rl.model.backbone import note_unchecked
 from fbt_rl.model.configuration import FBTConfig
 
 
@@ -19,14 +21,18 @@ def load_model(
     """The model saved in ``folder``, in evaluation mode; never looks on a hub.
 
     Raises:
-        ValueError: ``folder`` is no model folder, of an unknown kind, or its weights are incomplete.
+        ValueError: ``folder`` is no model folder, of an unknown kind, damaged, or its weights are incomplete.
     """
     folder = Path(folder)
+    verify(folder)
     if not (folder / "config.json").is_file():
         raise ValueError(
             f"{folder} is not a model folder: it has no config.json. "
             "Give a folder written by save_pretrained, such as a stage's model/"
         )
+    own = read_json(folder / "config.json").get("model_type") == FBTConfig.model_type
+    if own:
+        note_unchecked(folder)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -34,6 +40,7 @@ def load_model(
             attn_implementation=attn_implementation,
             local_files_only=True,
             output_loading_info=True,
+            **({"checked": True} if own else {}),
         )
     except (OSError, ValueError, RuntimeError, StrictDataclassError, SafetensorError) as error:
         raise ValueError(f"cannot load a causal language model from {folder}: {error}") from error

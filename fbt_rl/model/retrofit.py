@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from fbt_rl.integrity import seal
 from fbt_rl.model.causal_lm import FBTForCausalLM
 from fbt_rl.model.configuration import FBTConfig, Fusion
 from fbt_rl.model.loading import load_model
@@ -92,3 +93,4 @@ def convert(source_folder: str | Path, out_folder: str | Path, fusion: Fusion = 
     for name in TOKENIZER_FILES:
         if (source_folder / name).is_file():
             shutil.copyfile(source_folder / name, out_folder / name)
+    seal(out_folder)

@@ -9,9 +9,8 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from fbt_rl.analysis.table import modes_of
+from fbt_rl.analysis.table import modes_of, read_table
 from fbt_rl.config import Mode
 
 
@@ -105,7 +104,7 @@ def rollouts(path: Path) -> list[dict[str, Any]]:
     """Of the first and the last saved step, the group whose rewards differ most: up to four rollouts each."""
     if not path.is_file():
         return []
-    rows = pq.read_table(path).to_pylist()
+    rows = read_table(path).to_pylist()
     shown = []
     for step in sorted({row["step"] for row in rows} & {rows[0]["step"], rows[-1]["step"]}):
         of_step = sorted(

@@ -7,6 +7,7 @@ visible, and the page allows no network and no script but its own.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,16 +15,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fbt_rl.analysis.arms import difference_in_differences
 from fbt_rl.analysis.compare import compare
 from fbt_rl.analysis.shown import ONE_RUN
 from fbt_rl.analysis.summary import summarise
-from fbt_rl.analysis.table import modes_of, of_mode
-from fbt_rl.artifacts import RunFolder, write_json, write_text
+from fbt_rl.analysis.table import modes_of, of_mode, read_table
+from fbt_rl.artifacts import RunFolder, no_checksums, write_json, write_text
 from fbt_rl.config import EvalStage, RLStage, RunConfig
-from fbt_rl.config.file import dump_config, load_config
+from fbt_rl.config.file import dump_config
+from fbt_rl.integrity import seal
 from fbt_rl.report.answers import all_answers
 from fbt_rl.report.charts import (
     comparison_charts,
@@ -41,22 +42,26 @@ from fbt_rl.report.paint import Chart
 from fbt_rl.report.reference import beside_published
 from fbt_rl.report.text import page_script, render
 
+logger = logging.getLogger(__name__)
+
 
 class ReportError(ValueError):
     """The folder holds no run to report on."""
 
 
 def write_report(run_dir: str | Path, reference: str | None = None) -> Path:
-    """Write the report of a run and return the path of its page. Raises :class:`ReportError`.
+    """Write the report of a run and return the path of its page. Raises :class:`ReportError`, Damaged.
 
     ``reference``: "paper" for its published numbers beside the run's; default: what the config says.
     """
     run = RunFolder(Path(run_dir))
-    if not run.config_path.is_file():
+    if not run.config_path.is_file() and not run.state_path.is_file():
         raise ReportError(f"{run.path} is not a run folder: it holds no config.yaml")
-    config = load_config(run.config_path)
+    config = run.read_config()
+    if unchecked := run.verify_stages(config.stages):
+        logger.warning(no_checksums(unchecked))
     tables = {
-        name: pq.read_table(run.stage(name).generations_path)
+        name: read_table(run.stage(name).generations_path)
         for name, stage in config.stages.items()
         if isinstance(stage, EvalStage) and run.stage(name).finished()
     }
@@ -93,10 +98,14 @@ def write_report(run_dir: str | Path, reference: str | None = None) -> Path:
     write_text(folder / "report.md", render("report.md.j2", view))
     write_text(folder / "index.html", render("index.html.j2", view))
     write_json(folder / "report.json", report)
+    seal(folder)
     return folder / "index.html"
 
 
 # --- what is reported ----------------------------------------------------------------------------
+
+
+_OF_THE_MOMENT = ("status", "error", "updated", "config_sha256")  # of run.json: no facts of the run
 
 
 def pairs_of(config: RunConfig) -> list[dict[str, str]]:
@@ -146,7 +155,7 @@ def collect(
     return {
         "name": config.name,
         "seed": config.seed,
-        "run": {key: value for key, value in run.read_state().items() if key not in ("status", "error", "updated")},
+        "run": {key: value for key, value in run.read_state().items() if key not in _OF_THE_MOMENT},
         "missing": missing,
         "stages": {name: _stage_facts(run, config, name) for name in config.stages},
         "evaluations": {

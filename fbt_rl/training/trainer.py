@@ -6,6 +6,7 @@ front of a TRL trainer: ``class MyTrainer(StageTrainer, GRPOTrainer)``.
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 from collections.abc import Iterator
@@ -23,10 +24,13 @@ from transformers.trainer_callback import PrinterCallback
 
 from fbt_rl.artifacts import StageContext, checkpoint_step, read_json, write_json
 from fbt_rl.config import RLStage, RowsStage
+from fbt_rl.integrity import seal
 from fbt_rl.training.lora import whole_model
 from fbt_rl.training.optimizer import build_optimizer
 from fbt_rl.training.resharding import load_universal, reshard, resharded
 from fbt_rl.training.schedule import wsd_multiplier
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingError(RuntimeError):
@@ -83,6 +87,10 @@ class StageTrainer(Trainer):
         Returns the last logged row, the same on every rank, without the figures that depend on the clock.
         """
         folder = self.context.folder
+        if self.is_world_process_zero():
+            for sentence in folder.drop_damaged_checkpoints():
+                logger.warning(sentence)
+        barrier()
         checkpoint = folder.latest_checkpoint()
         if checkpoint is not None:
             self._check_layout(checkpoint)
@@ -177,6 +185,7 @@ class StageTrainer(Trainer):
                 write_json(temporary / "stage_state.json", {"layout": self._layout(), **extra})
             barrier()
             if writer:
+                seal(temporary)
                 shutil.rmtree(final, ignore_errors=True)
                 temporary.rename(final)
                 folder.prune_checkpoints(self.stage.keep_checkpoints)
@@ -225,35 +234,44 @@ class StageTrainer(Trainer):
         """
         weights: Any = self.accelerator.get_state_dict(self.model_wrapped)
         if self.is_world_process_zero():
-            model = self.model
-            if isinstance(model, PeftModel):
-                adapted = whole_model(model, weights, self.args)
-                with self._written(self.context.folder.adapter_dir) as folder:
-                    adapted.save_pretrained(str(folder), save_embedding_layers=False)
-                model: Any = adapted.merge_and_unload()
-                weights = model.state_dict()
-            # Gathered one by one, tied weights are apart and would be saved twice.
-            weights = {name: value for name, value in weights.items() if name not in model.all_tied_weights_keys}
-            with self._written(self.context.folder.model_dir) as folder:
-                model.save_pretrained(folder, state_dict=weights)
-                self.processing_class.save_pretrained(folder)
+            folder, model = self.context.folder, self.model
+            try:
+                if isinstance(model, PeftModel):
+                    adapted = whole_model(model, weights, self.args)
+                    with written(folder.adapter_dir) as place:
+                        adapted.save_pretrained(str(place), save_embedding_layers=False)
+                    model: Any = adapted.merge_and_unload()
+                    weights = model.state_dict()
+                # Gathered one by one, tied weights are apart and would be saved twice.
+                weights = {name: value for name, value in weights.items() if name not in model.all_tied_weights_keys}
+                save_model(folder.model_dir, model, self.processing_class, weights)
+            except Exception as error:  # safetensors reports a full disk in its own way
+                raise save_error(folder.model_dir, error, folder.latest_checkpoint()) from error
         barrier()
-
-    @contextmanager
-    def _written(self, target: Path) -> Iterator[Path]:
-        """A folder to write, which becomes ``target`` when it is complete."""
-        temporary = target.with_name(f".{target.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            yield temporary
-            shutil.rmtree(target, ignore_errors=True)
-            temporary.rename(target)
-        except Exception as error:  # safetensors reports a full disk in its own way
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise save_error(target, error, self.context.folder.latest_checkpoint()) from error
 
     def _send_telemetry(self) -> None:
         """TRL would call home."""
+
+
+@contextmanager
+def written(target: Path) -> Iterator[Path]:
+    """A folder to fill, which gets its checksums and the name ``target`` when it is complete."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        yield temporary
+        seal(temporary)
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_model(target: Path, model: Any, tokenizer: Any, weights: dict[str, Tensor] | None = None) -> None:
+    """Write model (``weights``: in place of its own), tokenizer and their checksums to the folder ``target``."""
+    with written(target) as folder:
+        model.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
 
 
 def save_error(target: Path, error: Exception, newest: Path | None) -> TrainingError:

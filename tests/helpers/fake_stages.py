@@ -12,6 +12,8 @@ import signal
 import time
 from pathlib import Path
 
+from fbt_rl.integrity import seal
+
 
 def switches():
     path = os.environ.get("FAKE_STAGES")
@@ -67,6 +69,7 @@ def _save(folder, step, total):
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     (temporary / "state.json").write_text(json.dumps([step, total]))
+    seal(temporary)
     temporary.rename(folder.checkpoint_dir(step))
 
 

@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from synthetic_run import replace_generations
 
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.config.file import load_config
@@ -61,8 +62,8 @@ def tiny_values(**changes):
 def name_groups(path, kind, names):
     """Give the problems of a made-up run the levels or subjects ``names`` in turn."""
     for stage in ("eval_before", "eval_after"):
-        file = RunFolder(path).stage(stage).generations_path
-        table = pq.read_table(file)
+        folder = RunFolder(path).stage(stage)
+        table = pq.read_table(folder.generations_path)
         numbers = [int(name.partition(":")[2]) for name in table["problem_id"].to_pylist()]
         column = pa.array([names[number % len(names)] for number in numbers], pa.string())
-        pq.write_table(table.append_column(kind, column), file)
+        replace_generations(folder, table.append_column(kind, column))

@@ -138,6 +138,12 @@ def write_generations(folder: StageFolder, stage: EvalStage, problems: int, shor
     pq.write_table(pa.Table.from_pylist(rows), folder.generations_path)
 
 
+def replace_generations(folder: StageFolder, table: pa.Table) -> None:
+    """Other answers, as if the stage had written them."""
+    pq.write_table(table, folder.generations_path)
+    folder.write_result({"metrics": {}})
+
+
 def write_rollouts(folder: StageFolder, stage: RLStage, rng: np.random.Generator) -> None:
     rows = []
     for step in range(1, stage.steps + 1, stage.save_rollouts_every):

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 import pyarrow.parquet as pq
 import pytest
 from report_page import Page, tiny_values
-from synthetic_run import HOSTILE, make_run
+from synthetic_run import HOSTILE, make_run, replace_generations
 
 from fbt_rl.analysis.compare import compare
 from fbt_rl.analysis.shown import ONE_RUN
@@ -302,10 +302,10 @@ def test_an_evaluation_alone(tmp_path):
 
 
 def judge_all(path, name, verdict):
-    file = RunFolder(path).stage(name).generations_path
-    table = pq.read_table(file)
+    folder = RunFolder(path).stage(name)
+    table = pq.read_table(folder.generations_path)
     rows = [{**row, "correct": verdict} for row in table.to_pylist()]
-    pq.write_table(table.from_pylist(rows, table.schema), file)
+    replace_generations(folder, table.from_pylist(rows, table.schema))
 
 
 def test_nothing_is_solved(tmp_path):

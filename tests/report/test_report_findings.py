@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from report_page import Page, tiny_values
-from synthetic_run import make_run
+from synthetic_run import make_run, replace_generations
 
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.config.file import parse_config
@@ -24,12 +24,12 @@ def planted(path, before, after, lengths_before, lengths_after, cap=100):
     config = parse_config({"name": "planted", "model": {"path": "somewhere"}, "stages": stages})
     make_run(path, config, problems=len(before), skip=("rl",))
     for name, verdicts, lengths in (("eval_before", before, lengths_before), ("eval_after", after, lengths_after)):
-        file = RunFolder(path).stage(name).generations_path
-        rows = pq.read_table(file).to_pylist()
+        folder = RunFolder(path).stage(name)
+        rows = pq.read_table(folder.generations_path).to_pylist()
         for row, correct, length in zip(rows, verdicts, lengths, strict=True):
             finish = "length" if length == cap else "stop"
             row.update(correct=bool(correct), num_tokens=int(length), finish_reason=finish)
-        pq.write_table(pa.Table.from_pylist(rows), file)
+        replace_generations(folder, pa.Table.from_pylist(rows))
     write_report(path)
     return Page((path / "report" / "index.html").read_text())
 

@@ -8,10 +8,11 @@ import torch
 from pydantic import ValidationError
 from rl_cases import RL
 
+from fbt_rl.artifacts import Digests
 from fbt_rl.config import RLStage, RunConfig
 from fbt_rl.config.rl import Ceiling, Floor, GuardConfig, LimitsConfig
 from fbt_rl.decoding import Completion
-from fbt_rl.driver.inputs import Digests, stage_inputs
+from fbt_rl.driver.inputs import stage_inputs
 from fbt_rl.training.trainer import TrainingError
 from rl.collector import degenerate, draw_groups
 from rl.guard import AccuracyGuard
