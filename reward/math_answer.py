@@ -117,7 +117,7 @@ def _prepare(
         answer = str(answer)  # data may hold numbers
     if not isinstance(answer, str):
         return Verdict(None, None, error="bad_answer")
-    gold = extract_answer(answer) or answer
+    gold = extract_answer(answer, ("boxed", "hashes", "phrase")) or answer
     if not gold.strip() or (numeric and parse_number(gold) is None):
         return Verdict(None, None, error="bad_answer")
     extracted = extract_answer(completion, forms)
@@ -203,7 +203,7 @@ def _sides(prediction: str, answer: str) -> tuple[str, str]:
     if gold.count("{") > gold.count("}"):
         gold = gold.removeprefix("\\boxed{")  # cut off, but it can be meant only so
     if "=" in given and not _EQUALS.search(gold) and len(split(given)) == 1:
-        given = _EQUALS.split(given)[-1].strip()
+        given = split(given, _EQUALS)[-1]
     return given, gold
 
 

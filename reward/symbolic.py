@@ -18,7 +18,8 @@ import sympy
 from math_verify import parse, verify
 from math_verify.parser import LatexExtractionConfig
 
-from reward.quantities import DEFAULT, Conventions, parse_number, rounds, without_unit
+from reward.quantities import DEFAULT, Conventions, parse_number, rounds
+from reward.units import without_unit
 
 MAX_DIGITS = 20_000  # of any number that evaluation would build
 MAX_SYMBOLIC_POWER = 20  # (x + 1)^n may be expanded
