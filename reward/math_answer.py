@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -153,9 +153,10 @@ def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT)
         return decided
     given, gold = _sides(prediction, answer)
     errors: list[str | None] = []
+    rounding = replace(conventions, digits=min(conventions.digits, 1))
 
-    def equal_parts(given_part: str, gold_part: str) -> bool:
-        equal, error = equivalent(given_part, gold_part, conventions)
+    def equal_parts(given_part: str, gold_part: str, rounded: bool = False) -> bool:
+        equal, error = equivalent(given_part, gold_part, rounding if rounded else conventions)
         errors.append(error)
         return equal is True
 
@@ -203,7 +204,7 @@ def _sides(prediction: str, answer: str) -> tuple[str, str]:
     if gold.count("{") > gold.count("}"):
         gold = gold.removeprefix("\\boxed{")  # cut off, but it can be meant only so
     if "=" in given and not _EQUALS.search(gold) and len(split(given)) == 1:
-        given = split(given, _EQUALS)[-1]
+        given = (split(given, _EQUALS) or [""])[-1]
     return given, gold
 
 
@@ -236,7 +237,12 @@ _SELF_TEST = (
 
 # --- texts ---------------------------------------------------------------------------------------
 
-_CHOICE = re.compile(r"\(?([A-J])\)?(?:\s*[:.)]\s.*)?", re.DOTALL)
+_CHOICE = re.compile(r"(?:(?:option|choice)\s+)?\(?([A-J])\)?(?:\s*[:.)]\s.*)?", re.DOTALL | re.IGNORECASE)
+_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:\s*,\s*(?:and\s+)?|\s+and\s+|\s*)\(?[A-J]\)?)+")
+_REASON = re.compile(r"(yes|no|true|false)\s*[,.;:]\s+\w.*", re.DOTALL | re.IGNORECASE)  # "Yes, because it is even"
+_OPPOSITE = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+_NOTHING = re.compile(r"(?:there\s+(?:is|are)\s+)?no(?:\s+real)?\s+(?:solutions?|roots?)(?:\s+exists?)?", re.IGNORECASE)
+_ARTICLE = re.compile(r"(?:an?|the)\s+(?=[a-z]{3})", re.IGNORECASE)
 
 _WORDS = re.compile(r"\([A-Z]\)|[A-Za-z][A-Za-z ,'-]+")  # a text, which needs no reading as a formula
 _PROSE = re.compile(r"(?=.*[A-Za-z]{2})[A-Za-z,'-]+(?: [A-Za-z,'-]+)+")
@@ -247,13 +253,24 @@ def _same_text(prediction: str, answer: str) -> bool:
     given, gold = _text_key(prediction), _text_key(answer)
     if given == gold:
         return bool(gold)
-    if len(gold) == 1 and (choice := _CHOICE.fullmatch(plain_text(tidy(prediction)))):
+    said = plain_text(tidy(prediction)).strip()
+    if len(gold) == 1 and (choice := _CHOICE.fullmatch(said)):
         return choice[1] == gold
+    if gold in _OPPOSITE and (reason := _REASON.fullmatch(said)):
+        words = re.findall(r"[a-z]+", said.casefold())
+        return reason[1].casefold() == gold and _OPPOSITE[gold] not in words
+    wanted = plain_text(tidy(answer)).strip()
+    if re.search(r"[,)]|and", said + wanted) and _CHOICES.fullmatch(said) and _CHOICES.fullmatch(wanted):
+        return sorted(re.findall("[A-J]", said)) == sorted(re.findall("[A-J]", wanted))  # AC, A and C
     return False
 
 
 def _text_key(text: str) -> str:
-    text = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", plain_text(tidy(text)))  # 1 2 is not 12
+    text = plain_text(tidy(text)).strip()
+    if _NOTHING.fullmatch(text):
+        return "\\emptyset"
+    text = _ARTICLE.sub("", text, count=1) if _ARTICLE.match(text) else text
+    text = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)  # 1 2 is not 12
     text = re.sub(r"([_^])\{([\w+*-])\}", r"\1\2", text)
     if re.fullmatch(r"\([A-J]\)", text):
         return text[1]

@@ -37,7 +37,7 @@ _SYNONYMS = (
     (re.compile(r"\\(?:land|wedge)(?![a-zA-Z])"), " and "),
     (re.compile(r"\\(?:lor|vee)(?![a-zA-Z])"), " or "),
     # A backslash too many, as JSON written by hand has it; not where it breaks a matrix's row.
-    (re.compile(r"\\\\(?=(?:[dt]?frac|[lgn]eq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"), r"\\"),
+    (re.compile(r"(?<!\\)\\\\(?=(?:[dt]?frac|[lgn]eq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"), r"\\"),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\frac\s+(?=[\d{])"), r"\\frac"),
     (re.compile(r"\\sqrt\s*(\[[^\[\]]*\])\s*(\d|[a-z](?![a-zA-Z]))"), r"\\sqrt\1{\2}"),

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reward.matrices import is_matrix, same_matrices, vector
+from reward.matrices import from_lists, is_matrix, same_matrices, vector
 from reward.quantities import parse_number
 
-Equal = Callable[[str, str], bool]
+Equal = Callable[..., bool]  # of two parts; see same_matrices for ``rounded``
 
 MAX_PARTS = 40  # of one answer: unordered parts are matched pairwise
 MAX_SIGNS = 4  # plus-minus signs in one answer
@@ -43,6 +43,10 @@ _EQUIVALENT = re.compile(r"\\equiv(?![a-zA-Z])")
 _INDEXED = re.compile(r"([a-zA-Z])\s*_\s*(?:\d|\{\s*\d+\s*\})\s*=")
 _OR = re.compile(r"\s*(?<![a-zA-Z\\])or(?![a-z])\s*|,")
 _SIGN = re.compile(r"\\(pm|mp)(?![a-zA-Z])")
+_TO = re.compile(r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(?=\d)")  # 3 to 4
+_EQUALS = re.compile(r"(?<![<>!:])=(?!=)")
+_UNEQUAL = re.compile(r"\\ne(?![a-zA-Z])")
+_WITHOUT = re.compile(r"(?:\\mathbb\s*\{?\s*R\s*\}?|\\R)\s*\\(?:setminus|backslash)\s*\\\{([^{},]*)\\\}")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -60,6 +64,8 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
     if given_modulus or gold_modulus:
         same_modulus = not given_modulus or not gold_modulus or equal(given_modulus, gold_modulus)
         return same_modulus and equal(given_residue, gold_residue)
+    if is_matrix(answer) or is_matrix(prediction):
+        prediction, answer = from_lists(prediction), from_lists(answer)
     matrices = [is_matrix(text) for text in (prediction, answer)]
     if all(matrices):
         return same_matrices(prediction, answer, equal)
@@ -75,13 +81,14 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
     given_name, given = _named_value(prediction)
     gold_name, gold = _named_value(answer)
     if given_name and gold_name and _head(given_name) == _head(gold_name):
-        return equal(given, gold)
+        return equal(_with_argument_of(gold_name, given_name, given), gold)
     if bool(given_name) != bool(gold_name) and not _RELATION.search(prediction if gold_name else answer):
         return equal(given, gold)
     if _SET_OPERATION.search(prediction + answer):
         return None
     if 0 < max(len(_SIGN.findall(prediction)), len(_SIGN.findall(answer))) <= MAX_SIGNS:
         return any(_matched(_members(prediction, free), _members(answer, free), equal) for free in (False, True))
+    prediction, answer = _solutions(prediction), _solutions(answer)
     if (assigned := _same_assignments(prediction, answer, equal)) is not None:
         return assigned
     if (ratios := _same_ratios(prediction, answer, equal)) is not None:
@@ -104,7 +111,11 @@ def _same_assignments(prediction: str, answer: str, equal: Equal) -> bool | None
 
 def _same_ratios(prediction: str, answer: str, equal: Equal) -> bool | None:
     """``1:2:3`` against ``2:4:6``; None where not both have three or more terms."""
+    if ":" in prediction + answer:
+        prediction, answer = (_TO.sub(":", text) for text in (prediction, answer))
     given, gold = (split(text.rpartition("=")[2], re.compile(":")) for text in (prediction, answer))
+    if len(given) == len(gold) == 2 and all(map(parse_number, (*given, *gold))):
+        return equal("/".join(given), "/".join(gold))
     if min(len(given), len(gold)) < 3:
         return None
     if len(given) != len(gold):
@@ -131,8 +142,9 @@ def _compare_collections(
         if not is_vector:
             return False
     is_set = "{}" in (given_brackets, gold_brackets)
-    if is_set and len(given_parts) != len(gold_parts):  # \\{1, 1, 2\\} has two members
-        given_parts, gold_parts = list(dict.fromkeys(given_parts)), list(dict.fromkeys(gold_parts))
+    are_points = all(map(_bracketed, [*given_parts, *gold_parts]))
+    if len(given_parts) != len(gold_parts) and (is_set or are_points):  # \\{1, 1, 2\\} has two members
+        given_parts, gold_parts = _distinct(given_parts, equal), _distinct(gold_parts, equal)
 
     def same(left: str, right: str) -> bool:
         return _share_a_letter([left, right]) and equal(left, right)  # a > 0 is not b > 0 where there are others
@@ -140,6 +152,14 @@ def _compare_collections(
     if {given_brackets, gold_brackets} <= {"", "{}"} and (is_set or not ordered):
         return _matched(given_parts, gold_parts, same)
     return len(given_parts) == len(gold_parts) and all(map(same, given_parts, gold_parts))
+
+
+def _distinct(parts: list[str], equal: Equal) -> list[str]:
+    kept: list[str] = []
+    for part in parts:
+        if not any(part == other or equal(part, other) for other in kept):
+            kept.append(part)
+    return kept
 
 
 def _matched(given: Sequence, gold: Sequence, equal: Callable) -> bool:
@@ -263,6 +283,19 @@ def _assignments(text: str) -> dict[str, str]:
     return dict(zip(names, values, strict=True)) if len({*names}) == len(values) > 1 else {}
 
 
+def _solutions(text: str) -> str:
+    """``a=3, b=1; a=4, b=1`` as ``(3, 1), (4, 1)``; anything else as it is."""
+    sides = [split(part, _EQUALS) for part in split(text)] if text.count("=") > 3 else []
+    names = [side[0] for side in sides]
+    size = len({*names})
+    if size < 2 or len(names) % size or names != names[:size] * (len(names) // size):
+        return text
+    if any(len(side) != 2 or not _NAME.fullmatch(side[0]) for side in sides):
+        return text
+    values = [side[1] for side in sides]
+    return ", ".join(f"({', '.join(values[start : start + size])})" for start in range(0, len(values), size))
+
+
 def _has_order(text: str) -> bool:
     return bool(re.search(r"[<>]|\\(?:le|ge|ne|in)(?![a-zA-Z])", text))
 
@@ -270,6 +303,18 @@ def _has_order(text: str) -> bool:
 def _head(name: str) -> str:
     """``f`` of ``f(x)``: the letter chosen for an argument means nothing."""
     return re.sub(r"[\s{}]|(?<=\w)\([\w, ]*\)$", "", name)
+
+
+def _with_argument_of(gold_name: str, given_name: str, given: str) -> str:
+    """``2x`` of ``f(n) = 2n`` where the other is named ``f(x)``, if the value has no ``x`` already."""
+    arguments = [re.search(r"\(\s*([a-zA-Z])\s*\)$", name) for name in (given_name, gold_name)]
+    if not all(arguments):
+        return given
+    old, new = (argument[1] for argument in arguments)  # type: ignore[index]
+    letters = re.compile(r"\\[a-zA-Z]+|[a-zA-Z]")
+    if old == new or new in letters.findall(given):
+        return given
+    return letters.sub(lambda letter: new if letter[0] == old else letter[0], given)
 
 
 def _without_common_name(parts: list[str]) -> list[str]:
@@ -290,6 +335,8 @@ def _ranges(text: str) -> list[Interval]:
         text = condition[2].strip()
     if absolute := _ABSOLUTE.fullmatch(text):
         return _absolute_ranges(absolute[2], absolute[3].strip())
+    if holes := _all_but(text):
+        return [Interval("-\\infty", holes, False, False), Interval(holes, "\\infty", False, False)]
     parts = re.split(r"\s+and\s+", text)
     sides = [side for side in map(_interval, parts) if side]
     if len(sides) == len(parts) == 2 and _share_a_letter(parts):  # x > 2 and x < 5
@@ -303,6 +350,15 @@ def _ranges(text: str) -> list[Interval]:
             return []
     ranges = [_interval(piece) or (_single(piece) if len(pieces) > 1 else None) for piece in pieces]
     return [] if None in ranges else ranges  # type: ignore[return-value]
+
+
+def _all_but(text: str) -> str | None:
+    """The number a that ``x \\ne a`` or ``\\mathbb{R} \\setminus \\{a\\}`` leaves out."""
+    sides = split(text, _UNEQUAL)
+    if len(sides) == 2 and sides[0] in _VARIABLES and len(split(sides[1])) == 1:
+        return sides[1]
+    without = _WITHOUT.fullmatch(text)
+    return without[1].strip() if without else None
 
 
 def _share_a_letter(relations: list[str]) -> bool:
