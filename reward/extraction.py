@@ -25,7 +25,8 @@ _JOINT = re.compile(
 )
 _HASHES = re.compile(r"^####(.*)$", re.MULTILINE)
 _PHRASE = re.compile(  # "answer (arabic numerals) is about 7", or a heading and the answer below it
-    r"(?:(?:\bfinal\s+|^#+[ \t]*)answer\b[*_ \t]*\n|\b(?:answer|correct\s+(?:option|choice))\b[*_\s]*(?:\([^()\n]{1,40}\)\s*)?(?:is|:|=))[:\s*_]*"
+    r"(?:(?:\bfinal\s+|^#+[ \t]*)answer\b[*_ \t]*\n"
+    r"|\b(?:answer|correct\s+(?:option|choice))\b[*_\s]*(?:\([^()\n]{1,40}\)\s*)?(?:is|:|=))[:\s*_]*"
     r"(?:(?:about|approximately|around|roughly|exactly|simply|therefore|thus|hence|then)\b[\s,]*)?([^\s*_].*)",
     re.IGNORECASE | re.MULTILINE,
 )

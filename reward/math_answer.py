@@ -241,7 +241,14 @@ _CHOICE = re.compile(r"(?:(?:option|choice)\s+)?\(?([A-J])\)?(?:\s*[:.)]\s.*)?",
 _CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:\s*,\s*(?:and\s+)?|\s+and\s+|\s*)\(?[A-J]\)?)+")
 _REASON = re.compile(r"(yes|no|true|false)\s*[,.;:]\s+\w.*", re.DOTALL | re.IGNORECASE)  # "Yes, because it is even"
 _OPPOSITE = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
-_NOTHING = re.compile(r"(?:there\s+(?:is|are)\s+)?no(?:\s+real)?\s+(?:solutions?|roots?)(?:\s+exists?)?", re.IGNORECASE)
+_SAID = (  # ways to say the same in words
+    (
+        re.compile(r"(?:there\s+(?:is|are)\s+)?no(?:\s+real)?\s+(?:solutions?|roots?)(?:\s+exists?)?", re.IGNORECASE),
+        "\\emptyset",
+    ),
+    (re.compile(r"(?:there\s+are\s+)?infinitely\s+many(?:\s+solutions)?", re.IGNORECASE), "\\infty"),
+    (re.compile(r"(?:it\s+)?does\s+not\s+exist", re.IGNORECASE), "DNE"),
+)
 _ARTICLE = re.compile(r"(?:an?|the)\s+(?=[a-z]{3})", re.IGNORECASE)
 
 _WORDS = re.compile(r"\([A-Z]\)|[A-Za-z][A-Za-z ,'-]+")  # a text, which needs no reading as a formula
@@ -267,8 +274,9 @@ def _same_text(prediction: str, answer: str) -> bool:
 
 def _text_key(text: str) -> str:
     text = plain_text(tidy(text)).strip()
-    if _NOTHING.fullmatch(text):
-        return "\\emptyset"
+    for pattern, meaning in _SAID if " " in text else ():
+        if pattern.fullmatch(text):
+            return meaning.casefold()
     text = _ARTICLE.sub("", text, count=1) if _ARTICLE.match(text) else text
     text = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)  # 1 2 is not 12
     text = re.sub(r"([_^])\{([\w+*-])\}", r"\1\2", text)

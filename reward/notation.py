@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_FORMULA = re.compile(r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*|__(.*)__|`(.*)`", re.DOTALL)
+_FORMULA = re.compile(
+    r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*|__(.*)__|`(.*)`|\*([^*]+)\*", re.DOTALL
+)
 _MONEY = re.compile(r"(?:\bUS\s*)?\\?\$")
 _FORMULA_IN_PROSE = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _WORDS = re.compile(r"\b[A-Za-z]{2,}\s+[a-z]{2,}")
 _WITHIN_NUMBER = re.compile(r"(?<!\\)\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f])(?=\d{3})")
 _SPACING = re.compile(
-    r"(?<!\\)\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?)(?![a-zA-Z])|[~\u00a0\u202f]"
+    r"(?<!\\)\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?|[lL]arge|[hH]uge)(?![a-zA-Z])"
+    r"|[~\u00a0\u202f]"
 )
 _SYMBOLS = str.maketrans(
     {
@@ -37,7 +40,10 @@ _SYNONYMS = (
     (re.compile(r"\\(?:land|wedge)(?![a-zA-Z])"), " and "),
     (re.compile(r"\\(?:lor|vee)(?![a-zA-Z])"), " or "),
     # A backslash too many, as JSON written by hand has it; not where it breaks a matrix's row.
-    (re.compile(r"(?<!\\)\\\\(?=(?:[dt]?frac|[lgn]eq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"), r"\\"),
+    (
+        re.compile(r"(?<!\\)\\\\(?=(?:[dt]?frac|[lgn]eq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"),
+        r"\\",
+    ),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\frac\s+(?=[\d{])"), r"\\frac"),
     (re.compile(r"\\sqrt\s*(\[[^\[\]]*\])\s*(\d|[a-z](?![a-zA-Z]))"), r"\\sqrt\1{\2}"),

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import re
 
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_PARTS = "half third quarter fifth sixth seventh eighth ninth tenth".split()
+_SMALL = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+          "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]  # fmt: skip
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _VALUES = {word: value for value, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_PARTS = {
+    "half": 2,
+    "halves": 2,
+    "third": 3,
+    "quarter": 4,
+    "fourth": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "eighth": 8,
+    "tenth": 10,
+}
 _NUMBER = re.compile(
-    rf"(minus\s+|negative\s+)?(?:({'|'.join(_TENS)})(?:[-\s]({'|'.join(_SMALL[1:10])}))?|({'|'.join(_SMALL[::-1])})|an?(?=\s))"
-    rf"(?:[-\s]({'|'.join(_PARTS)})s?|[-\s](halves|fourths?))?(?![a-zA-Z-])",
+    rf"(?P<sign>minus\s+|negative\s+)?"
+    rf"(?:(?P<tens>{'|'.join(_TENS)})(?:[-\s](?P<ones>{'|'.join(_SMALL[1:10])}))?|(?P<small>{'|'.join(_SMALL[::-1])}))"
+    rf"(?:[-\s](?P<part>{'|'.join(_PARTS)})s?)?(?![a-zA-Z-])",
     re.IGNORECASE,
 )
 
 
 def with_digits(text: str) -> str:
     """``text`` with the number in words that it begins with, if any, in digits: ``5 apples`` of ``five apples``."""
-    match = _NUMBER.match(text) if text[:1].isalpha() else None
+    if not text[:1].isalpha():
+        return text
+    if text.casefold() in ("half", "a half"):
+        return "1/2"
+    match = _NUMBER.match(text)
     if match is None:
-        return "1/2" if text.casefold() == "half" else text
-    minus, tens, ones, small, part, other_part = match.groups()
-    if not (tens or small) and not (part or other_part):
-        return text  # "a" alone
-    value = sum(_VALUES[word.casefold()] for word in (tens, ones, small) if word) if tens or small else 1
-    number = f"{'-' if minus else ''}{value}"
-    if part or other_part:
-        number += f"/{_PARTS.index(part.casefold()) + 2 if part else 2 if other_part[0] in 'hH' else 4}"
-    return number + text[match.end() :]
+        return text
+    value = sum(_VALUES[word.casefold()] for word in match.group("tens", "ones", "small") if word)
+    part = f"/{_PARTS[match['part'].casefold()]}" if match["part"] else ""
+    return f"{'-' if match['sign'] else ''}{value}{part}{text[match.end() :]}"

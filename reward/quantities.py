@@ -54,7 +54,9 @@ _FRAC = re.compile(
     re.ASCII,
 )
 _REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*)\\overline\s*\{(\d+)\}", re.ASCII)
-_TEN_TO_THE = re.compile(r"\s*(?:\\times|\\cdot|\*|(?<=\d)\s*x)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([+-]?\d+)\s*\}|([+-]?\d+))", re.ASCII)
+_TEN_TO_THE = re.compile(
+    r"\s*(?:\\times|\\cdot|\*|(?<=\d)\s*x)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([+-]?\d+)\s*\}|([+-]?\d+))", re.ASCII
+)
 _SCALE = re.compile(r"(?<=\d)(?:\s+|\s*\\text\s*\{\s*)(hundred|thousand|million|billion|trillion)\b(?:[^{}]*\})?")
 _SCALES = {"hundred": "e2", "thousand": "e3", "million": "e6", "billion": "e9", "trillion": "e12"}
 
@@ -160,12 +162,13 @@ def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventio
 
 # --- numerals in a base --------------------------------------------------------------------------
 
+_BASE = re.compile(r"\s*(?:,\s*|\(\s*|\bin\s+)?\bbase[\s-]*(\d+)\s*\)?$")
 _NUMERAL = re.compile(r"\(?(\w+)\)?\s*_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))", re.ASCII)
 
 
 def numerals_equal(prediction: str, answer: str) -> bool | None:
     """Whether two numerals with their bases (204_5) are written alike; None where one has no base."""
-    given, gold = (_NUMERAL.fullmatch(plain_text(tidy(text))) for text in (prediction, answer))
+    given, gold = (_NUMERAL.fullmatch(_BASE.sub(r"_{\1}", plain_text(tidy(text)))) for text in (prediction, answer))
     if not given or not gold or not (given[1][0].isdigit() and gold[1][0].isdigit()):
         return None
     return given[1].upper() == gold[1].upper() and (given[2] or given[3]) == (gold[2] or gold[3])

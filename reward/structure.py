@@ -69,8 +69,8 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
     matrices = [is_matrix(text) for text in (prediction, answer)]
     if all(matrices):
         return same_matrices(prediction, answer, equal)
-    if any(matrices):
-        prediction, answer = (vector(text) for text in (prediction, answer))
+    if any(matrices):  # [1, 2] is a row then, and no interval
+        prediction, answer = (re.sub(r"^\[(.*)\]$", r"(\1)", vector(text)) for text in (prediction, answer))
     given_ranges, gold_ranges = _ranges(prediction), _ranges(answer)
     if given_ranges and gold_ranges:
         if len(given_ranges) != len(gold_ranges):
@@ -93,6 +93,7 @@ def compare_parts(prediction: str, answer: str, equal: Equal, ordered: bool = Fa
         return assigned
     if (ratios := _same_ratios(prediction, answer, equal)) is not None:
         return ratios
+    prediction, answer = _only_point(prediction, equal), _only_point(answer, equal)
     given_parts, gold_parts = (_collection(text, parse_number(text) is not None) for text in (prediction, answer))
     if len(given_parts[1]) != len(gold_parts[1]):  # 2,500\pi may be one number
         given_parts, gold_parts = _collection(prediction, True), _collection(answer, True)
@@ -152,6 +153,15 @@ def _compare_collections(
     if {given_brackets, gold_brackets} <= {"", "{}"} and (is_set or not ordered):
         return _matched(given_parts, gold_parts, same)
     return len(given_parts) == len(gold_parts) and all(map(same, given_parts, gold_parts))
+
+
+def _only_point(text: str, equal: Equal) -> str:
+    """``(1, 2)`` of ``\\{(1, 2)\\}`` and of ``(1, 2), (1, 2)``; anything else as it is."""
+    brackets, parts = _collection(text)
+    if brackets not in ("", "{}") or not all(map(_bracketed, parts)) or parts == [text]:
+        return text
+    parts = _distinct(parts[:MAX_PARTS], equal)
+    return parts[0] if len(parts) == 1 and parts[0].startswith("(") else text
 
 
 def _distinct(parts: list[str], equal: Equal) -> list[str]:

@@ -34,6 +34,7 @@ _NORMALIZED = dataclasses.replace(LatexExtractionConfig().normalization_config, 
 _CONFIG = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALIZED)]
 # The parser works these out at once, before anything can be measured.
 _EVALUATED_WHILE_PARSING = re.compile(r"\\(?:gcd|lcm|binom)|\\operatorname\s*\{(?:gcd|lcm)")
+_PRIME = re.compile(r"'|\\prime(?![a-zA-Z])")
 _POWER_OR_LARGE = re.compile(r"[\^!]|\d{5}")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _PLAIN_NAME = re.compile(r"(?<![\\a-zA-Z])(pi|theta|alpha|beta|infinity|infty)(?![a-zA-Z])")
@@ -52,6 +53,8 @@ def compare(prediction: str, answer: str, conventions: Conventions = DEFAULT) ->
 
     Both are bare (no math delimiters). None: it is the right answer that cannot be evaluated.
     """
+    if len(_PRIME.findall(prediction)) != len(_PRIME.findall(answer)):
+        return False, None  # the parser leaves them out, and f' is not f
     prediction, answer = _with_distinct_letters(prediction, answer)
     gold, gold_error = _read(answer)
     if gold_error:

@@ -18,33 +18,38 @@ _NO_UNITS = (
     "zero one two three four five six seven eight nine ten eleven twelve"
 )
 _SYMBOLS = (
-    "mm cm dm km nm \\mu\\ m mg kg ml mL kL ft in yd mi lb lbs oz hr hrs ms min mins sec secs mph kph sq cu "
+    "mm cm dm km nm mg kg ml mL kL ft in yd mi lb lbs oz hr hrs ms min mins sec secs mph kph sq cu "
     "mN kN kJ MJ kW MW mV kV mA Hz kHz MHz GHz Pa kPa MPa eV keV MeV cal kcal Wh kWh mol rad deg atm pct \\Omega"
 )
 _LETTERS = "m g s L N J W V"  # units of one letter: variables too, so only after a number without any variable
-_LETTERS_APART = "l h K A"  # right after a number (3h, 2A) these are variables
+_LETTERS_APART = "l h K A C F T"  # right after a number (3h, 2A) these are variables
 
 _WORD = rf"(?!(?:{_any_of(_NO_UNITS)})\b)[A-Za-z]{{3,}}"
 _POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
-_APART = rf"(?:{_any_of(f'{_SYMBOLS} {_LETTERS} {_LETTERS_APART}')})(?![a-zA-Z])"
+_APART = rf"(?:\\mu\s*[mgsLCF]|{_any_of(f'{_SYMBOLS} {_LETTERS} {_LETTERS_APART}')})(?![a-zA-Z])"
 _GLUED = rf"(?:{_any_of(f'{_SYMBOLS} {_LETTERS}')})(?![a-zA-Z])"
 _FURTHER = rf"(?:\s*(?:/|\\cdot)\s*(?:{_WORD}|{_APART}){_POWER}){{0,2}}"
 _TEXT = (
     r"\s*(?:\\cdot\s*|/\s*)?\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|operatorname)\s*"
     r"\{(?![^{}]*(?:illion|thousand))(?:[^{}]|\{[^{}]*\})*\}"
 )
-_ORDINAL = r"(?<=\d)\s*\^\s*(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)(?:\s*\}){0,2}|(?<=\d)(?:st|nd|rd|th)\b"
+_ORDINAL = (
+    r"(?<=\d)\s*\^\s*(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)(?:\s*\}){0,2}|(?<=\d)(?:st|nd|rd|th)\b"
+)
+_FRACTION = r"\s*\\frac\s*\{\s*\\(?:text|mathrm)\s*\{[^{}]*\}\s*\}\s*\{\s*\\(?:text|mathrm)\s*\{[^{}]*\}\s*\}"
 _TIME = r"/\s*(?:second|minute|hour|day|week|month|year|mile|gallon|pound|person)"
 # One of them at the end; no two ways to match, so that time is bounded.
 _NAMED = re.compile(
-    rf"(?:{_ORDINAL}|{_TEXT}{_POWER}|\s*\^\\circ\s*(?:[CF]\b)?|\s*\\?%|\s*(?:{MONEY})|\s*{_TIME}"
+    rf"(?:{_ORDINAL}|{_FRACTION}|{_TEXT}{_POWER}|\s*\^\\circ\s*(?:[CF]\b)?|\s*\\?%|\s*(?:{MONEY})|\s*{_TIME}"
     rf"|\s+{_WORD}{_POWER}{_FURTHER})$"
 )
 _SYMBOL = re.compile(rf"(?:\s+{_APART}|(?<=[\d}})]){_GLUED}){_POWER}{_FURTHER}$")
 MAX_UNITS = 6
 
 _AMOUNT = re.compile(r"(?:[\d})!.]|\\pi)\s*$")
-_VARIABLE = re.compile(r"\\(?:[dt]?frac|sqrt|pi|times|cdot|left|right|overline)(?![a-zA-Z])|\d[eE](?=[+-]?\d)|([a-zA-Z])")
+_VARIABLE = re.compile(
+    r"\\(?:[dt]?frac|sqrt|pi|times|cdot|left|right|overline)(?![a-zA-Z])|\d[eE](?=[+-]?\d)|([a-zA-Z])"
+)
 
 
 def without_unit(text: str) -> str:
