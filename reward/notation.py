@@ -6,12 +6,14 @@ import re
 from functools import lru_cache
 
 _FORMULA = re.compile(
-    r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*|__(.*)__|`(.*)`|\*([^*]+)\*", re.DOTALL
+    r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]"
+    r"|\*\*(.*)\*\*|__(.*)__|`(.*)`|\*([^*]+)\*|\"([^\"]*)\"|'([^']*)'",
+    re.DOTALL,
 )
 _MONEY = re.compile(r"(?:\bUS\s*)?\\?\$")
 _FORMULA_IN_PROSE = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _WORDS = re.compile(r"\b[A-Za-z]{2,}\s+[a-z]{2,}")
-_WITHIN_NUMBER = re.compile(r"(?<!\\)\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f])(?=\d{3})")
+_WITHIN_NUMBER = re.compile(r"(?<!\\)\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f'])(?=\d{3})")
 _SPACING = re.compile(
     r"(?<!\\)\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?|[lL]arge|[hH]uge)(?![a-zA-Z])"
     r"|[~\u00a0\u202f]"

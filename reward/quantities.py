@@ -15,7 +15,7 @@ from reward.units import without_unit
 MAX_CHARS = 1000  # of a number: reading digits takes quadratic time
 MAX_EXPONENT = 5000  # of ten
 CUT_OFF_DIGITS = 10  # from so many significant digits on a decimal may be cut off instead of rounded
-DOUBLE_DIGITS = 15  # and from so many on may have the last bit's error of floating-point arithmetic
+DOUBLE_DIGITS = range(15, 18)  # a decimal of so many may have the error of floating-point arithmetic
 
 
 Percent = Literal["unit", "fraction", "either"]
@@ -141,8 +141,8 @@ def _with_decimal_comma(text: str) -> Fraction | None:
 def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventions) -> bool:
     """Whether ``text``, a decimal of enough digits, stands for ``exact``, which is no such decimal itself.
 
-    It does where it is rounded right, from ten digits on also where it is cut off, and from fifteen on where
-    it is as near as a floating-point number of double precision comes.
+    It does where it is rounded right, from ten digits on also where it is cut off, and of 15 to 17 digits where
+    it is as near as floating-point numbers of double precision come.
     """
     match = "." in text and re.fullmatch(r"[+-]?([\d,]*)\.(\d+)", _bare_number(text), re.ASCII)
     if not match or not conventions.digits:
@@ -152,7 +152,7 @@ def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventio
     if digits < conventions.digits:
         return False
     error = abs(decimal - exact)
-    if digits >= DOUBLE_DIGITS and error <= abs(exact) / 2**51:
+    if digits in DOUBLE_DIGITS and error <= abs(exact) / 2**51:
         return True
     if 10**places % exact.denominator == 0:
         return False
