@@ -204,7 +204,10 @@ def _sides(prediction: str, answer: str) -> tuple[str, str]:
     if gold.count("{") > gold.count("}"):
         gold = gold.removeprefix("\\boxed{")  # cut off, but it can be meant only so
     if "=" in given and not _EQUALS.search(gold) and len(split(given)) == 1:
-        given = (split(given, _EQUALS) or [""])[-1]
+        sides = split(given, _EQUALS) or [""]
+        given = given if _LINE.fullmatch(sides[0]) else sides[-1]
+    elif (labelled := _LABELLED.fullmatch(given)) and len(gold) > 1:
+        given = labelled[1]
     return given, gold
 
 
@@ -253,6 +256,8 @@ _ARTICLE = re.compile(r"(?:an?|the)\s+(?=[a-z]{3})", re.IGNORECASE)
 
 _WORDS = re.compile(r"\([A-Z]\)|[A-Za-z][A-Za-z ,'-]+")  # a text, which needs no reading as a formula
 _PROSE = re.compile(r"(?=.*[A-Za-z]{2})[A-Za-z,'-]+(?: [A-Za-z,'-]+)+")
+_LINE = re.compile(r"[\d\s*.+-]*[xyz][\d\s*.]*(?:[+-][\d\s*.]*[xyz][\d\s*.]*)+")  # x + y = 5 is not 5
+_LABELLED = re.compile(r"\([A-J]\)\s+(\d.*)")  # (C) 24
 _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)")
 
 

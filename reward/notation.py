@@ -60,6 +60,7 @@ _SYNONYMS = (
     (re.compile(r"(\.\d*?)(\d)\2{2,}\s*(?:\\[lc]?dots|\.{3})$"), r"\1\\overline{\2}"),
     (re.compile(r"(?<=\d)\s*\^\s*(?:o\b|\{\s*(?:\\\w+\s*\{\s*)?o\s*\}?\s*\})"), r"^\\circ "),
     (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
+    (re.compile(r"^(?:\{\s*\})?[_^]\s*\{?(\w+)\}?\s*C\s*_\s*\{?(\w+)\}?"), r"\\binom{\1}{\2}"),
     (re.compile(r"\bsq\.\s*"), "sq "),
     (re.compile(r"\\(?:bm|pmb)(?![a-zA-Z])"), r"\\mathbf"),
     (re.compile(r"(?<=[\w})])\.\s*(?=\\(?:text|mbox|mathrm)(?![a-zA-Z]))"), " "),

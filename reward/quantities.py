@@ -60,7 +60,7 @@ _TEN_TO_THE = re.compile(
 _SCALE = re.compile(r"(?<=\d)(?:\s+|\s*\\text\s*\{\s*)(hundred|thousand|million|billion|trillion)\b(?:[^{}]*\})?")
 _SCALES = {"hundred": "e2", "thousand": "e3", "million": "e6", "billion": "e9", "trillion": "e12"}
 
-_DECIMAL_COMMA = re.compile(r"([+-]?)(?:(\d{1,3}(?:\.\d{3})+|\d+),(\d+)|([1-9]\d{0,2}(?:\.\d{3}){2,}))", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"([+-]?)(?:(\d{1,3}(?:[. ]\d{3})+|\d+),(\d+)|([1-9]\d{0,2}(?:\.\d{3}){2,}))", re.ASCII)
 
 _PERCENT = re.compile(r"\\?%|(?<![a-zA-Z])(?:per\s?cent|pct)\b")
 
@@ -135,7 +135,7 @@ def _with_decimal_comma(text: str) -> Fraction | None:
     match = _DECIMAL_COMMA.fullmatch(_bare_number(text)) if len(text) <= MAX_CHARS else None
     if match is None:
         return None
-    return Fraction(f"{match[1]}{(match[2] or match[4]).replace('.', '')}.{match[3] or 0}")
+    return Fraction(f"{match[1]}{re.sub('[. ]', '', match[2] or match[4])}.{match[3] or 0}")
 
 
 def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventions) -> bool:
@@ -144,19 +144,18 @@ def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventio
     It does where it is rounded right, from ten digits on also where it is cut off, and of 15 to 17 digits where
     it is as near as floating-point numbers of double precision come.
     """
-    match = "." in text and re.fullmatch(r"[+-]?([\d,]*)\.(\d+)", _bare_number(text), re.ASCII)
+    match = "." in text and re.fullmatch(r"[+-]?([\d,]*)\.(\d+)(?:e([+-]?\d{1,4}))?", _bare_number(text), re.ASCII)
     if not match or not conventions.digits:
         return False
-    places = len(match[2])
+    unit = Fraction(10) ** (int(match[3] or 0) - len(match[2]))  # of the last digit
     digits = len((match[1] + match[2]).replace(",", "").lstrip("0"))
     if digits < conventions.digits:
         return False
     error = abs(decimal - exact)
     if digits in DOUBLE_DIGITS and error <= abs(exact) / 2**51:
         return True
-    if 10**places % exact.denominator == 0:
+    if (exact / unit).denominator == 1:
         return False
-    unit = Fraction(1, 10**places)
     return error <= unit / 2 or (digits >= CUT_OFF_DIGITS and error < unit and abs(decimal) < abs(exact))
 
 

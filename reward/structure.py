@@ -117,6 +117,8 @@ def _same_ratios(prediction: str, answer: str, equal: Equal) -> bool | None:
     given, gold = (split(text.rpartition("=")[2], re.compile(":")) for text in (prediction, answer))
     if len(given) == len(gold) == 2 and all(map(parse_number, (*given, *gold))):
         return equal("/".join(given), "/".join(gold))
+    if {len(given), len(gold)} == {1, 2} and all(term.isdecimal() for term in (*given, *gold)):
+        return False  # 3:1 is not 3
     if min(len(given), len(gold)) < 3:
         return None
     if len(given) != len(gold):

@@ -65,8 +65,9 @@ def compare(prediction: str, answer: str, conventions: Conventions = DEFAULT) ->
     given_number, gold_number = _number(given[0]), _number(gold[0])
     if given_number is not None and gold_number is not None:
         return _equal_numbers(prediction, given_number, answer, gold_number, conventions), None
-    if isinstance(gold[0], sympy.Eq) and isinstance(given[0], sympy.Expr) and _is_curve(gold[0]):
-        return False, None
+    for one, other in ((gold[0], given[0]), (given[0], gold[0])):
+        if isinstance(one, sympy.Eq) and isinstance(other, sympy.Expr) and _is_curve(one):
+            return False, None
     # A text the parser cannot read stays a string; such answers are equal as strings only.
     error = "unparseable" if all(isinstance(item, str) for item in given) else None
     return bool(verify(gold, given, timeout_seconds=None)) or _same_by_simplifying(given[0], gold[0]), error

@@ -10,7 +10,7 @@ def _any_of(names: str) -> str:
 
 
 MONEY = r"[€£¥¢₹]|\\(?:pounds|euro|yen|cent)(?![a-zA-Z])|\b(?:USD|EUR|Rs\.?)(?![a-zA-Z])"
-_BEFORE = re.compile(rf"(?:(?:{MONEY}|\\approx|\\sim)\s*)+")
+_BEFORE = re.compile(rf"(?:(?:{MONEY}|\\approx|\\sim)\s*)+|(?:the\s+)?(?:(?:[Dd]ay|[Yy]ear|[Nn]umber)\s+)?(?=\d)")
 
 # Words after a number that are part of its value, or that join it to another answer.
 _NO_UNITS = (
@@ -41,9 +41,10 @@ _TIME = r"/\s*(?:second|minute|hour|day|week|month|year|mile|gallon|pound|person
 # One of them at the end; no two ways to match, so that time is bounded.
 _NAMED = re.compile(
     rf"(?:{_ORDINAL}|{_FRACTION}|{_TEXT}{_POWER}|\s*\^\\circ\s*(?:[CF]\b)?|\s*\\?%|\s*(?:{MONEY})|\s*{_TIME}"
-    rf"|\s+{_WORD}{_POWER}{_FURTHER})$"
+    rf"|\s+(?:of\s+(?:the\s+)?)?{_WORD}{_POWER}{_FURTHER})$"
 )
 _SYMBOL = re.compile(rf"(?:\s+{_APART}|(?<=[\d}})]){_GLUED}){_POWER}{_FURTHER}$")
+_AFTER_VARIABLES = re.compile(rf"\s+(?:mm|cm|km|kg|mL|ft){_POWER}$")  # what is no product of variables, set apart
 MAX_UNITS = 6
 
 _AMOUNT = re.compile(r"(?:[\d})!.]|\\pi)\s*$")
@@ -64,7 +65,7 @@ def without_unit(text: str) -> str:
     text = text[before.end() :] if before else text
     bare = _cut(text, _NAMED, _SYMBOL)
     if bare is not text and not _is_amount(bare):
-        bare = _cut(text, _NAMED)
+        bare = _cut(text, _NAMED, _AFTER_VARIABLES)
     return bare.strip()
 
 
