@@ -19,8 +19,9 @@ from reward import pool
 from reward.base import Completion, RewardError, Verdict, completion_text
 from reward.extraction import DEFAULT_FORMS, Form, extract_answer
 from reward.notation import plain_text, tidy
+from reward.parts import split
 from reward.quantities import DEFAULT, Conventions, Percent, numbers_equal, numerals_equal, parse_number, times_equal
-from reward.structure import compare_parts, split
+from reward.structure import compare_parts
 
 # The largest formula handed to the parser, whose time can grow exponentially with nesting. The answers
 # of the MATH data set need 159 characters, 3 brackets within each other, 7 scripts.
