@@ -257,7 +257,10 @@ def notations() -> Pairs:
         ("(-oo, 2)", "(-\\infty, 2)", "(-2, 2)"), ("\\textcolor{red}{42}", "42", "24"), ("\\underline{42}", "42", "24"),
         ("\\large 42", "42", "24"), ("\"42\"", "42", "24"), ("*42*", "42", "24"), ("1'000", "1000", "100"),
         ("110 base 2", "110_2", "110_3"), ("3 to 4", "3:4", "4:3"), ("6:8", "3:4", "4:3"),
-        ("f(n)=2n", "f(x)=2x", "f(x)=3x"),
+        ("f(n)=2n", "f(x)=2x", "f(x)=3x"), ("{}_{10}C_3", "\\binom{10}{3}", "\\binom{10}{4}"),
+        ("day 5", "5", "6"), ("the 5th day", "5", "6"), ("100 mL of water", "100", "10"), ("5x cm", "5x", "5"),
+        ("1.26765\\times 10^{30}", "2^{100}", "2^{99}"), ("infinitely many solutions", "\\infty", "0"),
+        ("10 \\mu m", "10", "1"), ("1.6 \\times 10^{-19} C", "1.6e-19", "1.6e-18"), ("1 234,5", "1234.5", "123.45"),
         ("f'(x)", "f'(x)", "f(x)"), ("x \\ne 1", "(-\\infty,1)\\cup(1,\\infty)", "(-\\infty,2)\\cup(2,\\infty)"),
         ("\\{x=1, x=2\\}", "1, 2", "1, 3"), ("60 \\frac{\\text{km}}{\\text{h}}", "60", "6"),
         ("\\begin{pmatrix}1\\\\\\frac12\\end{pmatrix}", "(1, 0.5)", "(1, 2)"),
@@ -303,3 +306,33 @@ def test_prose_as_the_answer_of_a_row():
         assert grade("\\boxed{\\frac23}", gold).score == 1.0
         assert grade("\\boxed{\\frac13}", gold).score == 0.0
     assert grade("The correct option is (B).", "B", forms=ALL_FORMS).score == 1.0
+
+
+DIFFERENT = [
+    ("5 or 5s", "7"), ("2s", "2t"), ("\\frac{1}{2}m", "\\frac{1}{2}n"), ("x+2s", "x+2"), ("2ms", "2x"), ("g", "1"),
+    ("s", "1"), ("3m+2s", "3m+2"), ("3m + 2 s", "3m+2"), ("m=2s", "2t"), ("\\frac{a}{b}m", "\\frac{a}{b}"),
+    ("a/b m", "a/b"), ("it is 5", "6"), ("it is not 5", "5"), ("this is 5 or 6", "5"), ("5 is the answer, or 6", "5"),
+    ("1,2", "2.1"), ("1,2", "12"), ("1,2", "1"), ("1.2", "\\{1,2\\}"), ("1.2", "(1,2)"), ("1.2", "1, 2"),
+    ("three", "third"), ("third", "3"), ("one third", "3"), ("half", "2"), ("2nd", "2s + 1"), ("A, B, C, D", "A"),
+    ("ABCD", "A"), ("ABCD", "A, B"), ("(A) 5 (B) 6", "6"), ("(A) 5", "B"), ("yes no", "yes"), ("Yes; No", "Yes"),
+    ("No, yes", "No"), ("an apple", "pear"),
+    ("\\begin{pmatrix}0.00\\\\0.00\\end{pmatrix}", "\\begin{pmatrix}\\frac{1}{300}\\\\\\frac{1}{400}\\end{pmatrix}"),
+    ("\\begin{pmatrix}0.33\\end{pmatrix}", "\\begin{pmatrix}\\frac13\\end{pmatrix}"),
+    ("\\begin{pmatrix}3\\\\3\\end{pmatrix}", "\\begin{pmatrix}\\pi\\\\\\pi\\end{pmatrix}"),
+    ("(0.33,0.67)", "(\\frac13,\\frac23)"), ("a=1,b=2;a=3,b=4", "(1,2)"), ("a=1,b=2;b=3,a=4", "(1,2),(3,4)"),
+    ("x=1,y=2,x=1,y=2", "(1,1)"), ("f(n)=n^2", "f(x)=x^3"), ("f(n)=nx", "f(x)=x^2"), ("f(x)=2", "g(x)=3"),
+    ("x \\ne 1", "x \\ne 2"), ("x \\ne 1", "(-\\infty,1]\\cup[1,\\infty)"), ("3:4", "4"), ("3:4", "3.4"),
+    ("3 to 5", "3"), ("3 to 5", "5"), ("0.99999999999999999999", "1"), ("0.9999999999999999", "2"),
+    ("1.0000000001", "1"), ("3.14159265", "3.14159266"), ("1.7", "\\sqrt3"), ("1.7321", "\\sqrt{2}"),
+    ("0.333333333334", "1/3"), ("12 pct", "0.12"), ("1.5e3", "1.5e4"), ("10^3", "10^2"), ("no solution", "1"),
+    ("DNE", "0"), ("infinitely many", "5"), ("answer", "5"), ("the answer is", "5"), ("x⁴", "x4"), ("2₁", "21"),
+    ("10²", "102"), ("1'000", "1"), ("f'(x)", "f(x)"), ("y''", "y'"), ("A'", "A"), ("\\underline{4}2", "4"),
+    ("*5* 6", "5"), ("\"5\" or \"6\"", "5"), ("110 base 2", "110_8"), ("_{10}C_3", "_{10}C_4"), ("2C_1", "C_2"),
+    ("day 5", "6"), ("5 day 6", "5"), ("100 of 200", "100"), ("5 of 6", "5"), ("5 out of 6", "5"),
+    ("5 of the six", "6"),
+]  # fmt: skip
+
+
+def test_different_answers_differ_both_ways():
+    pairs = [pair for one, other in DIFFERENT for pair in ((one, other), (other, one))]
+    assert [pair for pair in pairs if equivalent(*pair)[0] is True] == []
