@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from reward.quantities import parse_number
+from reward.units import SYMBOL
 
 Form = Literal["boxed", "hashes", "phrase", "last"]
 DEFAULT_FORMS: tuple[Form, ...] = ("boxed", "hashes")
@@ -17,10 +18,11 @@ _BOX_WITHOUT_BRACES = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
 MAX_BOXES = 16  # in one answer; of more in a row, which are no list of results, the last counts
 MAX_BETWEEN = 80  # characters
 # Between two boxes that belong together ("\boxed{1} and \boxed{2}", "\boxed{3} cats and \boxed{4}",
-# "\boxed{1}, y = \boxed{2}") nothing else is written.
+# "\boxed{35} cm, \boxed{4}", "\boxed{1}, y = \boxed{2}") nothing else is written.
 _BETWEEN = r"(?:[ \t,;$&]|\\[()\[\],;! ]|\\q?quad\b)*"
+_UNIT = rf"(?:(?:\\(?:text|mathrm)\s*\{{[^{{}}]*\}}|{SYMBOL})(?=[\s$]*(?:[,;]|and\b|or\b|\\text|\\q?quad)))?"
 _JOINT = re.compile(
-    rf"{_BETWEEN}(?:(?:[a-z]+ )?\band\b|\bor\b|\\text\s*\{{[^{{}}]*\b(?:and|or)\s*\}})?"
+    rf"{_BETWEEN}{_UNIT}{_BETWEEN}(?:(?:[a-z]+ )?\band\b|\bor\b|\\text\s*\{{[^{{}}]*\b(?:and|or)\s*\}})?"
     rf"{_BETWEEN}(?:[a-zA-Z]\w?(?:_\{{?\w+\}}?)?\s*=\s*)?{_BETWEEN}"
 )
 _HASHES = re.compile(r"^####(.*)$", re.MULTILINE)

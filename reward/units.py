@@ -26,9 +26,9 @@ _LETTERS_APART = "l h K A C F T"  # right after a number (3h, 2A) these are vari
 
 _WORD = rf"(?!(?:{_any_of(_NO_UNITS)})\b)[A-Za-z]{{3,}}"
 _POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
-_APART = rf"(?:\\mu\s*[mgsLCF]|{_any_of(f'{_SYMBOLS} {_LETTERS} {_LETTERS_APART}')})(?![a-zA-Z])"
+SYMBOL = rf"(?:\\mu\s*[mgsLCF]|{_any_of(f'{_SYMBOLS} {_LETTERS} {_LETTERS_APART}')})(?![a-zA-Z])"
 _GLUED = rf"(?:{_any_of(f'{_SYMBOLS} {_LETTERS}')})(?![a-zA-Z])"
-_FURTHER = rf"(?:\s*(?:/|\\cdot)\s*(?:{_WORD}|{_APART}){_POWER}){{0,2}}"
+_FURTHER = rf"(?:\s*(?:/|\\cdot)\s*(?:{_WORD}|{SYMBOL}){_POWER}){{0,2}}"
 _TEXT = (
     r"\s*(?:\\cdot\s*|/\s*)?\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|operatorname)\s*"
     r"\{(?![^{}]*(?:illion|thousand))(?:[^{}]|\{[^{}]*\})*\}"
@@ -43,7 +43,7 @@ _NAMED = re.compile(
     rf"(?:{_ORDINAL}|{_FRACTION}|{_TEXT}{_POWER}|\s*\^\\circ\s*(?:[CF]\b)?|\s*\\?%|\s*(?:{MONEY})|\s*{_TIME}"
     rf"|\s+(?:of\s+(?:the\s+)?)?{_WORD}{_POWER}{_FURTHER})$"
 )
-_SYMBOL = re.compile(rf"(?:\s+{_APART}|(?<=[\d}})]){_GLUED}){_POWER}{_FURTHER}$")
+_SYMBOL = re.compile(rf"(?:\s+{SYMBOL}|(?<=[\d}})]){_GLUED}){_POWER}{_FURTHER}$")
 _AFTER_VARIABLES = re.compile(rf"\s+(?:mm|cm|km|kg|mL|ft){_POWER}$")  # what is no product of variables, set apart
 MAX_UNITS = 6
 

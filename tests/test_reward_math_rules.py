@@ -294,11 +294,25 @@ def test_boxes_in_a_row():
         assert all(grade(text, str(n)).score == 0.0 for n in range(count))
 
 
-@pytest.mark.parametrize("gold", ["\\boxed{35 \\text{ cm}} and \\boxed{4}", "\\boxed{35} cm and \\boxed{4}"])
+TWO_BOXES = [
+    "\\boxed{35 \\text{ cm}} and \\boxed{4}", "\\boxed{35} cm and \\boxed{4}", "$\\boxed{35}$ cm, $\\boxed{4}$",
+    "\\boxed{35}\\text{ cm}, \\boxed{4}", "\\boxed{35}\\mathrm{~cm} \\text{ and } \\boxed{4} \\text{ pieces}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", TWO_BOXES)
 def test_units_in_lists_against_two_boxes(gold):
     for given in ("{35 cm, 4}", "35 cm, 4", "\\{35\\text{ cm}, 4\\}", "4 and 35 cm", "35, 4"):
         assert grade(f"\\boxed{{{given}}}", gold).score == 1.0
         assert grade(f"\\boxed{{{given.replace('4', '6')}}}", gold).score == 0.0
+
+
+@pytest.mark.parametrize(
+    "between", [" no, ", ", not ", " wrong: ", " and then ", "\\text{ is wrong} ", "\n\n", ". Wait, "]
+)
+def test_a_box_that_takes_another_back(between):
+    assert grade(f"\\boxed{{5}}{between}\\boxed{{6}}", "6").score == 1.0
+    assert grade(f"\\boxed{{5}}{between}\\boxed{{6}}", "5").score == 0.0
 
 
 def test_prose_as_the_answer_of_a_row():
