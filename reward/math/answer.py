@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Annotated, Any, cast
 
@@ -21,6 +21,7 @@ from reward.base import Completion, Megabytes, RewardError, Seconds, Verdict, Wo
 from reward.math import pool
 from reward.math.extraction import DEFAULT_FORMS, Form, extract_answer
 from reward.math.notation import plain_text, tidy
+from reward.math.parts import split
 from reward.math.quantities import (
     DEFAULT,
     Conventions,
@@ -30,7 +31,7 @@ from reward.math.quantities import (
     parse_number,
     times_equal,
 )
-from reward.math.structure import compare_parts, split
+from reward.math.structure import compare_parts
 
 # The largest formula handed to the parser, whose time can grow exponentially with nesting. The answers
 # of the MATH data set need 159 characters, 3 brackets within each other, 7 scripts.
@@ -127,7 +128,7 @@ def _prepare(
         answer = str(answer)  # data may hold numbers
     if not isinstance(answer, str):
         return Verdict(None, None, error="bad_answer")
-    gold = extract_answer(answer) or answer
+    gold = extract_answer(answer, ("boxed", "hashes", "phrase")) or answer
     if not gold.strip() or (numeric and parse_number(gold) is None):
         return Verdict(None, None, error="bad_answer")
     extracted = extract_answer(completion, forms)
@@ -163,9 +164,10 @@ def equivalent(prediction: str, answer: str, conventions: Conventions = DEFAULT)
         return decided
     given, gold = _sides(prediction, answer)
     errors: list[str | None] = []
+    rounding = replace(conventions, digits=min(conventions.digits, 1))
 
-    def equal_parts(given_part: str, gold_part: str) -> bool:
-        equal, error = equivalent(given_part, gold_part, conventions)
+    def equal_parts(given_part: str, gold_part: str, rounded: bool = False) -> bool:
+        equal, error = equivalent(given_part, gold_part, rounding if rounded else conventions)
         errors.append(error)
         return equal is True
 
@@ -213,7 +215,10 @@ def _sides(prediction: str, answer: str) -> tuple[str, str]:
     if gold.count("{") > gold.count("}"):
         gold = gold.removeprefix("\\boxed{")  # cut off, but it can be meant only so
     if "=" in given and not _EQUALS.search(gold) and len(split(given)) == 1:
-        given = _EQUALS.split(given)[-1].strip()
+        sides = split(given, _EQUALS) or [""]
+        given = given if _LINE.fullmatch(sides[0]) else sides[-1]
+    elif (labelled := _LABELLED.fullmatch(given)) and len(gold) > 1:
+        given = labelled[1]
     return given, gold
 
 
@@ -246,10 +251,24 @@ _SELF_TEST = (
 
 # --- texts ---------------------------------------------------------------------------------------
 
-_CHOICE = re.compile(r"\(?([A-J])\)?(?:\s*[:.)]\s.*)?", re.DOTALL)
+_CHOICE = re.compile(r"(?:(?:option|choice)\s+)?\(?([A-J])\)?(?:\s*[:.)]\s.*)?", re.DOTALL | re.IGNORECASE)
+_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:\s*,\s*(?:and\s+)?|\s+and\s+|\s*)\(?[A-J]\)?)+")
+_REASON = re.compile(r"(yes|no|true|false)\s*[,.;:]\s+\w.*", re.DOTALL | re.IGNORECASE)  # "Yes, because it is even"
+_OPPOSITE = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+_SAID = (  # ways to say the same in words
+    (
+        re.compile(r"(?:there\s+(?:is|are)\s+)?no(?:\s+real)?\s+(?:solutions?|roots?)(?:\s+exists?)?", re.IGNORECASE),
+        "\\emptyset",
+    ),
+    (re.compile(r"(?:there\s+are\s+)?infinitely\s+many(?:\s+solutions)?", re.IGNORECASE), "\\infty"),
+    (re.compile(r"(?:it\s+)?does\s+not\s+exist", re.IGNORECASE), "DNE"),
+)
+_ARTICLE = re.compile(r"(?:an?|the)\s+(?=[a-z]{3})", re.IGNORECASE)
 
 _WORDS = re.compile(r"\([A-Z]\)|[A-Za-z][A-Za-z ,'-]+")  # a text, which needs no reading as a formula
 _PROSE = re.compile(r"(?=.*[A-Za-z]{2})[A-Za-z,'-]+(?: [A-Za-z,'-]+)+")
+_LINE = re.compile(r"[\d\s*.+-]*[xyz][\d\s*.]*(?:[+-][\d\s*.]*[xyz][\d\s*.]*)+")  # x + y = 5 is not 5
+_LABELLED = re.compile(r"\([A-J]\)\s+(\d.*)")  # (C) 24
 _EQUALS = re.compile(r"(?<![<>!:\\])=(?!=)")
 
 
@@ -257,13 +276,25 @@ def _same_text(prediction: str, answer: str) -> bool:
     given, gold = _text_key(prediction), _text_key(answer)
     if given == gold:
         return bool(gold)
-    if len(gold) == 1 and (choice := _CHOICE.fullmatch(plain_text(tidy(prediction)))):
+    said = plain_text(tidy(prediction)).strip()
+    if len(gold) == 1 and (choice := _CHOICE.fullmatch(said)):
         return choice[1] == gold
+    if gold in _OPPOSITE and (reason := _REASON.fullmatch(said)):
+        words = re.findall(r"[a-z]+", said.casefold())
+        return reason[1].casefold() == gold and _OPPOSITE[gold] not in words
+    wanted = plain_text(tidy(answer)).strip()
+    if re.search(r"[,)]|and", said + wanted) and _CHOICES.fullmatch(said) and _CHOICES.fullmatch(wanted):
+        return sorted(re.findall("[A-J]", said)) == sorted(re.findall("[A-J]", wanted))  # AC, A and C
     return False
 
 
 def _text_key(text: str) -> str:
-    text = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", plain_text(tidy(text)))  # 1 2 is not 12
+    text = plain_text(tidy(text)).strip()
+    for pattern, meaning in _SAID if " " in text else ():
+        if pattern.fullmatch(text):
+            return meaning.casefold()
+    text = _ARTICLE.sub("", text, count=1) if _ARTICLE.match(text) else text
+    text = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)  # 1 2 is not 12
     text = re.sub(r"([_^])\{([\w+*-])\}", r"\1\2", text)
     if re.fullmatch(r"\([A-J]\)", text):
         return text[1]

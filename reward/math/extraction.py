@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from reward.math.quantities import parse_number
+from reward.math.units import SYMBOL
 
 Form = Literal["boxed", "hashes", "phrase", "last"]
 DEFAULT_FORMS: tuple[Form, ...] = ("boxed", "hashes")
@@ -14,18 +15,20 @@ ALL_FORMS: tuple[Form, ...] = ("boxed", "hashes", "phrase", "last")
 
 _BRACE = re.compile(r"(?P<box>\\(?:begin)?(?:boxed|fbox)\s*\{)|(?P<escaped>\\\\(?=[{}])|\\[{}])|[{}]")
 _BOX_WITHOUT_BRACES = re.compile(r"\\boxed\s+([^\s{}$\\]+)")
-MAX_BOXES = 50  # in one answer
+MAX_BOXES = 16  # in one answer; of more in a row, which are no list of results, the last counts
 MAX_BETWEEN = 80  # characters
 # Between two boxes that belong together ("\boxed{1} and \boxed{2}", "\boxed{3} cats and \boxed{4}",
-# "\boxed{1}, y = \boxed{2}") nothing else is written.
+# "\boxed{35} cm, \boxed{4}", "\boxed{1}, y = \boxed{2}") nothing else is written.
 _BETWEEN = r"(?:[ \t,;$&]|\\[()\[\],;! ]|\\q?quad\b)*"
+_UNIT = rf"(?:(?:\\(?:text|mathrm)\s*\{{[^{{}}]*\}}|{SYMBOL})(?=[\s$]*(?:[,;]|and\b|or\b|\\text|\\q?quad)))?"
 _JOINT = re.compile(
-    rf"{_BETWEEN}(?:(?:[a-z]+ )?\band\b|\bor\b|\\text\s*\{{[^{{}}]*\b(?:and|or)\s*\}})?"
+    rf"{_BETWEEN}{_UNIT}{_BETWEEN}(?:(?:[a-z]+ )?\band\b|\bor\b|\\text\s*\{{[^{{}}]*\b(?:and|or)\s*\}})?"
     rf"{_BETWEEN}(?:[a-zA-Z]\w?(?:_\{{?\w+\}}?)?\s*=\s*)?{_BETWEEN}"
 )
 _HASHES = re.compile(r"^####(.*)$", re.MULTILINE)
 _PHRASE = re.compile(  # "answer (arabic numerals) is about 7", or a heading and the answer below it
-    r"(?:(?:\bfinal\s+|^#+[ \t]*)answer\b[*_ \t]*\n|\banswer\b[*_\s]*(?:\([^()\n]{1,40}\)\s*)?(?:is|:|=))[:\s*_]*"
+    r"(?:(?:\bfinal\s+|^#+[ \t]*)answer\b[*_ \t]*\n"
+    r"|\b(?:answer|correct\s+(?:option|choice))\b[*_\s]*(?:\([^()\n]{1,40}\)\s*)?(?:is|:|=))[:\s*_]*"
     r"(?:(?:about|approximately|around|roughly|exactly|simply|therefore|thus|hence|then)\b[\s,]*)?([^\s*_].*)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -77,13 +80,17 @@ def _last_boxes(text: str) -> str | None:
     if "boxed" not in text and "\\fbox" not in text:
         return None
     contents: list[str] = []
+    boxes = 0
     first_start = len(text)
     for start, inner, end in reversed(_complete_boxes(text)):
         if end >= first_start:  # it holds the box taken already
             continue
         is_joint = first_start - end <= MAX_BETWEEN and _JOINT.fullmatch(text, end + 1, first_start)
-        if contents and (not is_joint or len(contents) == MAX_BOXES):
+        if contents and not is_joint:
             break
+        if boxes == MAX_BOXES:
+            return contents[-1]
+        boxes += 1
         content = text[inner:end].strip()
         number = parse_number(content)
         if content not in contents and (number is None or number not in map(parse_number, contents)):

@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_FORMULA = re.compile(r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*|__(.*)__|`(.*)`", re.DOTALL)
+_FORMULA = re.compile(
+    r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]"
+    r"|\*\*(.*)\*\*|__(.*)__|`(.*)`|\*([^*]+)\*|\"([^\"]*)\"|'([^']*)'",
+    re.DOTALL,
+)
 _MONEY = re.compile(r"(?:\bUS\s*)?\\?\$")
 _FORMULA_IN_PROSE = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _WORDS = re.compile(r"\b[A-Za-z]{2,}\s+[a-z]{2,}")
-_WITHIN_NUMBER = re.compile(r"(?<!\\)\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f])(?=\d{3})")
+_WITHIN_NUMBER = re.compile(r"(?<!\\)\\!\s*|(?<=\d)(?:\\,|[~\u00a0\u202f'])(?=\d{3})")
 _SPACING = re.compile(
-    r"(?<!\\)\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?)(?![a-zA-Z])|[~\u00a0\u202f]"
+    r"(?<!\\)\\[,;: ]|\\(?:q?quad|displaystyle|textstyle|limits|[bB]ig[lr]?|[lL]arge|[hH]uge)(?![a-zA-Z])"
+    r"|[~\u00a0\u202f]"
 )
 _SYMBOLS = str.maketrans(
     {
@@ -20,15 +25,27 @@ _SYMBOLS = str.maketrans(
         "∞": r"\infty ", "π": r"\pi ", "θ": r"\theta ", "∅": r"\emptyset ", "±": r"\pm ", "∓": r"\mp ",
         "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
         **{chr(ord("０") + digit): str(digit) for digit in range(10)},
-        "⁄": "/", "²": "^2", "³": "^3", "°": r"^\circ ", "，": ",", "（": "(", "）": ")", "：": ":",
+        "⁄": "/", "°": r"^\circ ", "，": ",", "（": "(", "）": ")", "：": ":",
     }
 )  # fmt: skip
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")  # read as runs: ²³ is one exponent
+_LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉ₙ]+")
+_TO_LINE = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789+-n0123456789n")
+# "The answer is 7", "it is 7"; only before everything else, so that "5, or the answer is 7" stays two answers.
+_LEAD_IN = re.compile(
+    r"(?:(?:so|thus|hence|therefore)\b,?\s*)?"
+    r"(?:(?:the\s+|my\s+|our\s+)?(?:final\s+|correct\s+)?answer\s*(?:is\b|:|=)|(?:it|this|that)\s+is\b)\s*:?\s*(?=\S)",
+    re.IGNORECASE,
+)
 _SYNONYMS = (
     (re.compile(r"\\(?:text|textrm|mbox|mathrm)\s*\{\s*,?\s*(and|or)\s*,?\s*\}"), r" \1 "),
     (re.compile(r"\\(?:land|wedge)(?![a-zA-Z])"), " and "),
     (re.compile(r"\\(?:lor|vee)(?![a-zA-Z])"), " or "),
     # A backslash too many, as JSON written by hand has it; not where it breaks a matrix's row.
-    (re.compile(r"\\\\(?=(?:[dt]?frac|[lgn]eq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"), r"\\"),
+    (
+        re.compile(r"(?<!\\)\\\\(?=(?:[dt]?frac|[lgn]eq?|text|sqrt|pi|infty|cup|in|pm|left|right|boxed)(?![a-zA-Z]))"),
+        r"\\",
+    ),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\frac\s+(?=[\d{])"), r"\\frac"),
     (re.compile(r"\\sqrt\s*(\[[^\[\]]*\])\s*(\d|[a-z](?![a-zA-Z]))"), r"\\sqrt\1{\2}"),
@@ -39,9 +56,11 @@ _SYNONYMS = (
     (re.compile(r"(\\mathbb\s*\{?\s*R\s*\}?)\s*(?:-|/|\\backslash)\s*(?=\\\{)"), r"\1\\setminus "),
     (re.compile(r"_\s*\{\s*\\(max|min)\s*\}"), r"_{\1}"),
     (re.compile(r"(\.\d*)\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?"), r"\1\\overline{\2\3\4}"),
+    (re.compile(r"(?<=\d)(\.\d*)\((\d+)\)$"), r"\1\\overline{\2}"),
     (re.compile(r"(\.\d*?)(\d)\2{2,}\s*(?:\\[lc]?dots|\.{3})$"), r"\1\\overline{\2}"),
     (re.compile(r"(?<=\d)\s*\^\s*(?:o\b|\{\s*(?:\\\w+\s*\{\s*)?o\s*\}?\s*\})"), r"^\\circ "),
     (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
+    (re.compile(r"^(?:\{\s*\})?[_^]\s*\{?(\w+)\}?\s*C\s*_\s*\{?(\w+)\}?"), r"\\binom{\1}{\2}"),
     (re.compile(r"\bsq\.\s*"), "sq "),
     (re.compile(r"\\(?:bm|pmb)(?![a-zA-Z])"), r"\\mathbf"),
     (re.compile(r"(?<=[\w})])\.\s*(?=\\(?:text|mbox|mathrm)(?![a-zA-Z]))"), " "),
@@ -56,14 +75,18 @@ _SYNONYMS = (
     (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
     (re.compile(r"\\neq(?![a-zA-Z])|\\not\s*=|!="), r"\\ne "),
     (re.compile(r"\\(?:emptyset|varnothing)(?![a-zA-Z])|\\\{\s*\\\}"), r"\\emptyset"),
+    (re.compile(r"(?<![\\a-zA-Z])(?:oo|inf)(?![a-zA-Z])"), r"\\infty "),
     (re.compile(r"\\[lc]?dots(?![a-zA-Z])|\.\.\."), r"\\ldots "),
     (re.compile(r"\\l?brace(?![a-zA-Z])"), r"\\{"),
     (re.compile(r"\\rbrace(?![a-zA-Z])"), r"\\}"),
+    (re.compile(r"∛\s*(?:\(([^()]*)\)|(\d+|[a-z]))"), r"\\sqrt[3]{\1\2}"),
     (re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[a-z]))"), r"\\sqrt{\1\2}"),
     (re.compile(r"\\(?:mathrm|text|rm)\s*\{?\s*(e|i)\s*\}"), r"\1"),
     (re.compile(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ|\\degrees?(?![a-zA-Z])|\\text\s*\{\s*degrees?\s*\}"), r"^\\circ "),
 )  # fmt: skip
-_BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|pmb|textbf|mathrm)\s*\{(.*)\}", re.DOTALL)
+_EMPHASIS = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|pmb|textbf|mathrm|underline|(?:text)?color\s*\{\w+\})\s*\{(.*)\}", re.DOTALL
+)
 _SYSTEM = re.compile(  # of equations; what has columns is a function by cases
     r"(?:\\left\s*)?(?:\\\{\s*)?\\begin\{(cases|array|aligned)\}(?:\{[lcr]*\})?([^&]*=[^&]*)\\end\{\1\}(?:\s*\\right\s*\.)?"
 )
@@ -84,18 +107,20 @@ def tidy(text: str) -> str:
     text = " ".join(text.split())
     if text.isalnum() and text.isascii():
         return text
-    while (match := _FORMULA.fullmatch(text)) and (inner := next(g for g in match.groups() if g is not None)):
-        if "$" in inner.replace("\\$", "") or "\\(" in inner:
-            break
-        text = inner.strip()
+    text = _without_delimiters(text)
+    if lead := _LEAD_IN.match(said := plain_text(text).strip()):
+        text = _without_delimiters(said[lead.end() :].strip().removesuffix("."))
     if _WORDS.search(text):
         formulas = _FORMULA_IN_PROSE.findall(text)
         if len(formulas) == 1:
             text = next(group for group in formulas[0] if group)
+    if not text.isascii():
+        text = _RAISED.sub(lambda run: f"^{{{run[0].translate(_TO_LINE)}}}", text)
+        text = _LOWERED.sub(lambda run: f"_{{{run[0].translate(_TO_LINE)}}}", text)
     text = _MONEY.sub("", text.translate(_SYMBOLS).replace("{,}", ",").replace("{:}", ":"))
     text = _SYSTEM.sub(lambda rows: ", ".join(filter(None, map(str.strip, rows[2].split("\\\\")))), text)
     text = _CONDITION.sub("", text)
-    while (bold := _BOLD.fullmatch(text)) and _is_balanced(bold[1]):
+    while (bold := _EMPHASIS.fullmatch(text)) and _is_balanced(bold[1]):
         text = bold[1].strip()
     if whole := _TEXT.fullmatch(text):
         text = whole[1].strip()
@@ -103,6 +128,15 @@ def tidy(text: str) -> str:
         text = pattern.sub(replacement, text)
     text = _SPACING.sub(" ", _WITHIN_NUMBER.sub("", text)).strip().rstrip("\\,;").strip()
     return text.removesuffix(".").strip()
+
+
+def _without_delimiters(text: str) -> str:
+    """The formula or text that math delimiters and Markdown stand around."""
+    while (match := _FORMULA.fullmatch(text)) and (inner := next(g for g in match.groups() if g is not None)):
+        if "$" in inner.replace("\\$", "") or "\\(" in inner:
+            break
+        text = inner.strip()
+    return text
 
 
 def _is_balanced(text: str) -> bool:

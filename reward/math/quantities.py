@@ -9,9 +9,13 @@ from functools import lru_cache
 from typing import Literal
 
 from reward.math.notation import plain_text, tidy
+from reward.math.number_words import with_digits
+from reward.math.units import without_unit
 
 MAX_CHARS = 1000  # of a number: reading digits takes quadratic time
 MAX_EXPONENT = 5000  # of ten
+CUT_OFF_DIGITS = 10  # from so many significant digits on a decimal may be cut off instead of rounded
+DOUBLE_DIGITS = range(15, 18)  # a decimal of so many may have the error of floating-point arithmetic
 
 
 Percent = Literal["unit", "fraction", "either"]
@@ -50,26 +54,15 @@ _FRAC = re.compile(
     re.ASCII,
 )
 _REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*)\\overline\s*\{(\d+)\}", re.ASCII)
-_TEN_TO_THE = re.compile(r"\s*(?:\\times|\\cdot|\*)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([+-]?\d+)\s*\}|([+-]?\d+))", re.ASCII)
+_TEN_TO_THE = re.compile(
+    r"\s*(?:\\times|\\cdot|\*|(?<=\d)\s*x)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([+-]?\d+)\s*\}|([+-]?\d+))", re.ASCII
+)
 _SCALE = re.compile(r"(?<=\d)(?:\s+|\s*\\text\s*\{\s*)(hundred|thousand|million|billion|trillion)\b(?:[^{}]*\})?")
 _SCALES = {"hundred": "e2", "thousand": "e3", "million": "e6", "billion": "e9", "trillion": "e12"}
 
-_MONEY = r"[€£¥¢₹]|\\(?:pounds|euro|yen|cent)(?![a-zA-Z])|\b(?:USD|EUR|Rs\.?)(?![a-zA-Z])"
-_WORD = r"(?!(?:hundred|thousand|million|billion|trillion|dozen|and|or|to|mod|base|sqrt|pi)\b)[A-Za-z]{3,}"
-_SHORT = r"(?:[cmkdn]?m|[mk]?g|[mk]?[lL]|ft|in|lbs?|oz|hrs?|h|min|s|mph|sq|cu|K|N|J|W|V|A|Pa|kJ|kW|Hz)"
-_POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
-_TEXT_UNIT = (
-    r"\s*(?:\\cdot\s*|/\s*)?\\(?:text|textrm|textnormal|textbf|textit|mbox|mathrm|operatorname)\s*"
-    r"\{(?![^{}]*(?:illion|thousand))(?:[^{}]|\{[^{}]*\})*\}"
-)
-_UNIT = re.compile(  # one of them at the end; no two ways to match, so that time is bounded
-    rf"(?:{_TEXT_UNIT}{_POWER}|\s*\^\\circ\s*(?:[CF]\b)?|\s*\\?%|\s*(?:{_MONEY})"
-    rf"|(?:\s+{_WORD}|(?:(?<![a-zA-Z])|(?<=\\pi))\s+{_SHORT}\b){_POWER}(?:\s*/\s*(?:{_WORD}|{_SHORT}\b){_POWER})?"
-    rf"|(?<=\d)(?:[cmk]m|[mk]?g|m|m[lL]|L|ft){_POWER}(?![a-zA-Z]))$"
-)
-MAX_UNITS = 6
-_BEFORE = re.compile(rf"(?:(?:{_MONEY}|\\approx|\\sim)\s*)+")
-_PERCENT = re.compile(r"\\?%|\b(?:percent|pct)\b")
+_DECIMAL_COMMA = re.compile(r"([+-]?)(?:(\d{1,3}(?:[. ]\d{3})+|\d+),(\d+)|([1-9]\d{0,2}(?:\.\d{3}){2,}))", re.ASCII)
+
+_PERCENT = re.compile(r"\\?%|(?<![a-zA-Z])(?:per\s?cent|pct)\b")
 
 
 @lru_cache(maxsize=8192)
@@ -115,23 +108,9 @@ def _ungrouped(digits: str) -> str:
     return digits.replace(",", "").replace(" ", "")
 
 
-def without_unit(text: str) -> str:
-    """``text`` (tidy) without unit, currency and percent sign."""
-    if text.isdecimal():
-        return text
-    before = _BEFORE.match(text)
-    text = text[before.end() :] if before else text
-    for _ in range(MAX_UNITS):
-        end = _UNIT.search(text)
-        if end is None:
-            break
-        text = text[: end.start()]
-    return text.strip()
-
-
 def _bare_number(text: str) -> str:
     """A number without its unit; powers of ten and large scales as ``e5``."""
-    text = _TEN_TO_THE.sub(lambda match: f"e{match[1] or match[2]}", tidy(text))
+    text = _TEN_TO_THE.sub(lambda match: f"e{match[1] or match[2]}", with_digits(tidy(text)))
     return without_unit(_SCALE.sub(lambda match: _SCALES[match[1]], text))
 
 
@@ -152,30 +131,43 @@ def numbers_equal(prediction: str, answer: str, conventions: Conventions = DEFAU
 
 
 def _with_decimal_comma(text: str) -> Fraction | None:
-    """``2,74`` as 2.74; not a thousands group, and not a list of digits such as 1,2."""
-    match = re.fullmatch(r"([+-]?\d+),(\d{2}|\d{4,})", _bare_number(text), re.ASCII)
-    return Fraction(f"{match[1]}.{match[2]}") if match and len(text) <= MAX_CHARS else None
+    """``2,74`` as 2.74, ``1.234,5`` as 1234.5, ``1.234.567`` as an integer; a comma before a blank is a list's."""
+    match = _DECIMAL_COMMA.fullmatch(_bare_number(text)) if len(text) <= MAX_CHARS else None
+    if match is None:
+        return None
+    return Fraction(f"{match[1]}{re.sub('[. ]', '', match[2] or match[4])}.{match[3] or 0}")
 
 
 def rounds(text: str, decimal: Fraction, exact: Fraction, conventions: Conventions) -> bool:
-    """Whether ``text``, a decimal of enough digits, is ``exact`` (no such decimal itself) rounded."""
-    match = "." in text and re.fullmatch(r"[+-]?([\d,]*)\.(\d+)", _bare_number(text), re.ASCII)
+    """Whether ``text``, a decimal of enough digits, stands for ``exact``, which is no such decimal itself.
+
+    It does where it is rounded right, from ten digits on also where it is cut off, and of 15 to 17 digits where
+    it is as near as floating-point numbers of double precision come.
+    """
+    match = "." in text and re.fullmatch(r"[+-]?([\d,]*)\.(\d+)(?:e([+-]?\d{1,4}))?", _bare_number(text), re.ASCII)
     if not match or not conventions.digits:
         return False
-    places = len(match[2])
-    if len((match[1] + match[2]).replace(",", "").lstrip("0")) < conventions.digits:
+    unit = Fraction(10) ** (int(match[3] or 0) - len(match[2]))  # of the last digit
+    digits = len((match[1] + match[2]).replace(",", "").lstrip("0"))
+    if digits < conventions.digits:
         return False
-    return 10**places % exact.denominator != 0 and abs(decimal - exact) <= Fraction(1, 2 * 10**places)
+    error = abs(decimal - exact)
+    if digits in DOUBLE_DIGITS and error <= abs(exact) / 2**51:
+        return True
+    if (exact / unit).denominator == 1:
+        return False
+    return error <= unit / 2 or (digits >= CUT_OFF_DIGITS and error < unit and abs(decimal) < abs(exact))
 
 
 # --- numerals in a base --------------------------------------------------------------------------
 
+_BASE = re.compile(r"\s*(?:,\s*|\(\s*|\bin\s+)?\bbase[\s-]*(\d+)\s*\)?$")
 _NUMERAL = re.compile(r"\(?(\w+)\)?\s*_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))", re.ASCII)
 
 
 def numerals_equal(prediction: str, answer: str) -> bool | None:
     """Whether two numerals with their bases (204_5) are written alike; None where one has no base."""
-    given, gold = (_NUMERAL.fullmatch(plain_text(tidy(text))) for text in (prediction, answer))
+    given, gold = (_NUMERAL.fullmatch(_BASE.sub(r"_{\1}", plain_text(tidy(text)))) for text in (prediction, answer))
     if not given or not gold or not (given[1][0].isdigit() and gold[1][0].isdigit()):
         return None
     return given[1].upper() == gold[1].upper() and (given[2] or given[3]) == (gold[2] or gold[3])

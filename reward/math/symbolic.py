@@ -18,7 +18,8 @@ import sympy
 from math_verify import parse, verify
 from math_verify.parser import LatexExtractionConfig
 
-from reward.math.quantities import DEFAULT, Conventions, parse_number, rounds, without_unit
+from reward.math.quantities import DEFAULT, Conventions, parse_number, rounds
+from reward.math.units import without_unit
 
 MAX_DIGITS = 20_000  # of any number that evaluation would build
 MAX_SYMBOLIC_POWER = 20  # (x + 1)^n may be expanded
@@ -33,6 +34,7 @@ _NORMALIZED = dataclasses.replace(LatexExtractionConfig().normalization_config, 
 _CONFIG = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALIZED)]
 # The parser works these out at once, before anything can be measured.
 _EVALUATED_WHILE_PARSING = re.compile(r"\\(?:gcd|lcm|binom)|\\operatorname\s*\{(?:gcd|lcm)")
+_PRIME = re.compile(r"'|\\prime(?![a-zA-Z])")
 _POWER_OR_LARGE = re.compile(r"[\^!]|\d{5}")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _PLAIN_NAME = re.compile(r"(?<![\\a-zA-Z])(pi|theta|alpha|beta|infinity|infty)(?![a-zA-Z])")
@@ -51,6 +53,8 @@ def compare(prediction: str, answer: str, conventions: Conventions = DEFAULT) ->
 
     Both are bare (no math delimiters). None: it is the right answer that cannot be evaluated.
     """
+    if len(_PRIME.findall(prediction)) != len(_PRIME.findall(answer)):
+        return False, None  # the parser leaves them out, and f' is not f
     prediction, answer = _with_distinct_letters(prediction, answer)
     gold, gold_error = _read(answer)
     if gold_error:
@@ -61,8 +65,9 @@ def compare(prediction: str, answer: str, conventions: Conventions = DEFAULT) ->
     given_number, gold_number = _number(given[0]), _number(gold[0])
     if given_number is not None and gold_number is not None:
         return _equal_numbers(prediction, given_number, answer, gold_number, conventions), None
-    if isinstance(gold[0], sympy.Eq) and isinstance(given[0], sympy.Expr) and _is_curve(gold[0]):
-        return False, None
+    for one, other in ((gold[0], given[0]), (given[0], gold[0])):
+        if isinstance(one, sympy.Eq) and isinstance(other, sympy.Expr) and _is_curve(one):
+            return False, None
     # A text the parser cannot read stays a string; such answers are equal as strings only.
     error = "unparseable" if all(isinstance(item, str) for item in given) else None
     return bool(verify(gold, given, timeout_seconds=None)) or _same_by_simplifying(given[0], gold[0]), error

@@ -124,6 +124,12 @@ PAIRS = [
     # names, equations, systems, vectors
     ("7", "a+b=7", True),
     ("7", "x+y=7", False),
+    ("x+y=7", "7", False),
+    ("a+b=7", "7", True),
+    ("(C) 24", "24", True),
+    ("(C) 24", "42", False),
+    ("f'", "f", False),
+    ("\\begin{pmatrix}\\frac13\\\\\\frac23\\end{pmatrix}", "(1/3, 2/3)", True),
     ("0", "a+b=0", False),
     ("m=1, n=2", "(n, m) = (2, 1)", True),
     ("m=1, n=2", "n=1, m=2", False),
