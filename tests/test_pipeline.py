@@ -16,6 +16,7 @@ import fbt_rl.report
 from fbt_rl import pipeline
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.config_file import dump_config, load_config
+from fbt_rl.inputs import Digests, stage_inputs
 from fbt_rl.lock import Locked, lock
 from fbt_rl.plan import RunRefused
 from fbt_rl.preflight import PreflightError
@@ -142,6 +143,12 @@ def test_a_change_behind_a_finished_stage_is_refused_by_name(go, run_dir, change
         go(helpers.make_config(**change))
     assert "--fresh" in str(refused.value)
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+def test_what_a_stage_starts_from_is_an_input():
+    before = stage_inputs(helpers.make_config(), Digests({}))
+    after = stage_inputs(helpers.make_config(stages__base__steps=9), Digests({}))
+    assert all(before[name] != after[name] for name in ("base", "tuned", "check"))
 
 
 def test_what_does_not_change_results_may_change(go):

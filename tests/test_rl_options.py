@@ -10,7 +10,7 @@ from rl_cases import rl_context, run_rl, save_source, timeless
 from safetensors.torch import load_file
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fbt_rl.config import RLStage
+from fbt_rl.config import RewardConfig, RLStage
 from fbt_rl.config_rl import ReplayScorer
 from fbt_rl.decoding import SamplingParams, decode
 from fbt_rl.model import load_model
@@ -80,6 +80,9 @@ def test_held_out_answers_are_greedy_and_shared_by_ranks(source, tmp_path):
     assert [judged for _, judged in shares] == [5, 4]
     assert sum(correct for correct, _ in shares) == right
     assert counts(9, 10) == (0, 0)  # a rank without a problem
+    rewards = StageRewards([RewardConfig(use="rl_cases:every_third_undecided")], stage.length, stage.group_size)
+    cut = sum(row.truncated for row in alone[::3])  # truncated is wrong, whether it can be judged or not
+    assert counts(0, 1)[1] == 6 + cut < 9
 
 
 def test_the_guard_lowers_the_weight_also_across_a_resume(source, tmp_path, monkeypatch, untruncated):
@@ -371,6 +374,12 @@ def test_a_reward_that_says_nothing_moves_nothing(source, tmp_path, untruncated,
         }
         assert row["loss"] == 0
         assert row["reward"] == (None if reported else value)
+
+
+def test_the_bound_of_a_reward_is_the_stages(source, tmp_path, untruncated):
+    reward = {"use": "rl_cases:always", "args": {"value": 2.0}}
+    folder, _ = run_rl(source, tmp_path, rewards=[reward], length=None, steps=1, reward_bound=1.5)
+    assert folder.read_metrics()[0]["out_of_bounds"] == 8
 
 
 @pytest.mark.parametrize("value", [1e9, -1e9, 1e300])

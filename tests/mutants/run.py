@@ -1,6 +1,6 @@
 """Do the tests bite? Runs every mutation of ``table.py`` against the tests that have to notice it.
 
-    python tests/mutants/run.py [--only PATTERN] [--jobs 2]
+    python tests/mutants/run.py [--only TEXT ...] [--jobs 2]
 
 Each mutation is made in a temporary copy of the tree, and is *killed* when one of its tests fails. Exit status 1: one
 survived, its text is not there exactly once, or the tests fail without any mutation.
@@ -33,7 +33,16 @@ from table import EQUIVALENT, MUTANTS
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("fbt_rl", "pretrain", "sft", "rl", "reward")
 COPIED = (*PACKAGES, "tests", "pyproject.toml")
-WARM = ("torch", "transformers", "datasets", "peft", "accelerate", "trl.trainer.grpo_trainer", "deepspeed", "scipy.stats")
+WARM = (
+    "torch",
+    "transformers",
+    "datasets",
+    "peft",
+    "accelerate",
+    "trl.trainer.grpo_trainer",
+    "deepspeed",
+    "scipy.stats",
+)
 PASSED, FAILED, FOREIGN = 0, 1, 90  # exit statuses: pytest's, and ours where the tests do not import the copy
 LONGEST_S = 300  # a mutation may well lead into an endless loop
 
@@ -81,7 +90,9 @@ def start(copy: Path, tests: list[str], module: str | None) -> int:
         os.environ["PYTHONPATH"] = str(copy)  # for processes that tests start
         status = int(pytest.main(["-x", "-p", "no:cacheprovider", f"--rootdir={copy}", *tests]))
         ours = {name: found for name, found in sys.modules.items() if name.split(".")[0] in PACKAGES}
-        foreign = [name for name, found in ours.items() if not str(getattr(found, "__file__", "")).startswith(str(copy))]
+        foreign = [
+            name for name, found in ours.items() if not str(getattr(found, "__file__", "")).startswith(str(copy))
+        ]
         if foreign or (module is not None and module not in ours):
             print(f"not imported from the copy: {foreign or module}")
             status = FOREIGN
@@ -96,7 +107,11 @@ def finish(pid: int, status: int) -> int:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    return FAILED if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM else os.waitstatus_to_exitcode(status)
+    return (
+        FAILED
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
+        else os.waitstatus_to_exitcode(status)
+    )
 
 
 def module_of(file: str) -> str:
@@ -128,20 +143,24 @@ def run_all(jobs: list[tuple[str, Mutant | None, list[str]]], copies: list[Path]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="mutations whose file, text or tests hold this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="mutations whose file, text or tests hold one of these"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side (default 2)")
     options = parser.parse_args()
     began = time.monotonic()
 
     mutants = [Mutant(file, *given[:2], tuple(given[2:])) for file, rows in MUTANTS.items() for given in rows]
-    mutants = [mutant for mutant in mutants if options.only in f"{mutant} {mutant.original} {' '.join(mutant.tests)}"]
+    mutants = [
+        mutant for mutant in mutants if any(text in " ".join((*mutant[:3], *mutant.tests)) for text in options.only)
+    ]
     bad = [f"listed twice: {mutant}" for mutant, times in Counter(mutants).items() if times > 1]
     for file, original, *_ in [*mutants, *((file, text, why) for file, text, _, why in EQUIVALENT)]:
         times = (ROOT / file).read_text(encoding="utf-8").count(original) if (ROOT / file).is_file() else 0
         if times != 1:
             bad.append(f"found {times} times in {file}, once is needed: {_line(original)}")
     if bad or not mutants:
-        print("\n".join(bad) or f"no mutation holds {options.only!r}")
+        print("\n".join(bad) or f"no mutation holds any of {options.only}")
         return 1
 
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -156,7 +175,9 @@ def main() -> int:
     killed = 0
 
     def told_of_original(name, mutant, status, output, seconds):
-        print(f"without any mutation, {name}: {'passed' if status == PASSED else 'FAILED'} ({seconds:.0f} s)", flush=True)
+        print(
+            f"without any mutation, {name}: {'passed' if status == PASSED else 'FAILED'} ({seconds:.0f} s)", flush=True
+        )
         if status != PASSED:
             failures.append(f"{name}\n{output[-3000:]}")
 
