@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import contextlib
 import importlib
 import os
 import py_compile
@@ -103,15 +104,10 @@ def start(copy: Path, tests: list[str], module: str | None) -> int:
 
 def finish(pid: int, status: int) -> int:
     """The exit status of a fork, after whatever it has left running is ended."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    return (
-        FAILED
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
-        else os.waitstatus_to_exitcode(status)
-    )
+    code = os.waitstatus_to_exitcode(status)
+    return FAILED if code == -signal.SIGALRM else code
 
 
 def module_of(file: str) -> str:
@@ -125,17 +121,17 @@ def run_all(jobs: list[tuple[str, Mutant | None, list[str]]], copies: list[Path]
     while waiting or running:
         while waiting and free:
             name, mutant, tests = waiting.pop()
-            copy = free.pop()
+            copy, text = free.pop(), ""
             if mutant is not None:
-                text = (ROOT / mutant.file).read_text(encoding="utf-8")
+                text = (copy / mutant.file).read_text(encoding="utf-8")
                 (copy / mutant.file).write_text(text.replace(mutant.original, mutant.replacement), encoding="utf-8")
             pid = start(copy, tests, module_of(mutant.file) if mutant else None)
-            running[pid] = name, mutant, copy, time.monotonic()
+            running[pid] = name, mutant, text, copy, time.monotonic()
         pid, status = os.wait()
-        name, mutant, copy, began = running.pop(pid)
+        name, mutant, text, copy, began = running.pop(pid)
         status = finish(pid, status)
         if mutant is not None:
-            shutil.copy(ROOT / mutant.file, copy / mutant.file)
+            (copy / mutant.file).write_text(text, encoding="utf-8")
         output = (copy / "output.txt").read_text(encoding="utf-8", errors="replace")
         told(name, mutant, status, output, time.monotonic() - began)
         free.append(copy)
