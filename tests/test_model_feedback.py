@@ -241,8 +241,11 @@ def test_prefill_mask_is_a_plain_pass_over_the_prompt(model, padding):
         torch.testing.assert_close(inputs[:, padding + 1 : padding + 4], expected, **CLOSE)
     torch.testing.assert_close(first[:, padding + 4 :], fuse_by_hand(model, latents[:, padding + 4 :], rest), **CLOSE)
     half = columns >= padding + 6
-    for inputs in stack_inputs(model, ids, refresh_mask=half, **kwargs)[1:]:  # no states at hand: plain
+    _, first, second = stack_inputs(model, ids, refresh_mask=half, **kwargs)
+    for inputs in (first, second):  # no states at hand: plain
         assert torch.equal(inputs[:, padding + 4 : padding + 6], plain_by_hand(model, rest)[:, :2])
+    refreshed = fuse_by_hand(model, stack(model, first[:, padding:])[:, 5:-1], rest[:, 2:])
+    torch.testing.assert_close(second[:, padding + 6 :], refreshed, **CLOSE)
 
 
 def test_prefill_of_ragged_rows(model):
