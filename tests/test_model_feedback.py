@@ -288,6 +288,29 @@ def test_jitter_reaches_the_second_pass_only(model):
     assert torch.equal(calm[1][:, 0], shaken[1][:, 0])
 
 
+def test_the_causal_model_hands_every_feedback_argument_on(model):
+    ids, columns = random_ids(2, 8), torch.arange(8).expand(2, -1)
+    arguments = {
+        "latents": random_latents(2, 8),
+        "fused_mask": columns != 3,
+        "refresh_mask": columns > 4,
+        "prefill_mask": columns < 2,
+        "num_passes": 3,
+        "jitter": 0.3,
+    }
+
+    def both(**given):
+        for called in (model.model, model):
+            torch.manual_seed(0)  # of the jitter
+            yield called(ids, use_cache=False, **given).last_hidden_state
+
+    expected, found = both(**arguments)
+    assert torch.equal(found, expected)
+    for name in arguments:  # each of them counts
+        without = {key: value for key, value in arguments.items() if key != name}
+        assert not torch.equal(next(both(**without)), expected), name
+
+
 # --- gradients -----------------------------------------------------------------------------------
 
 

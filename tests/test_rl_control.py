@@ -112,6 +112,7 @@ def test_groups_are_replaced_up_to_the_bound():
     assert [row.token_ids[:2] for row in groups.completions] == [[0, 0], [0, 0], [1, 2], [1, 2], [2, 2], [2, 2]]
     assert [row.correct for row in groups.judgements] == [0, 1, 1, 0, 0, 0]
     assert groups.first_correct == [0, 1, 1, 1, 0, 0]
+    assert [row[-1] for row in groups.table()] == groups.first_correct
     assert groups.table()[2] == [1, 1, 3, False, False, False, False, 2, 1]
 
 
