@@ -151,6 +151,16 @@ def test_what_a_stage_starts_from_is_an_input():
     assert all(before[name] != after[name] for name in ("base", "tuned", "check"))
 
 
+def test_a_digest_is_kept_as_long_as_size_and_time_are_the_same(tmp_path):
+    path, digests = tmp_path / "data.jsonl", Digests({})
+    path.write_text("{}")
+    before = digests.of(path)
+    path.write_text("{} ")
+    assert digests.of(path) != before
+    kept = {str(path): digests.known[str(path)] | {"sha256": "as remembered"}}
+    assert Digests(kept).of(path) == "as remembered"
+
+
 def test_what_does_not_change_results_may_change(go):
     go(helpers.make_config())
     changed = helpers.make_config(

@@ -75,6 +75,7 @@ def test_forms_of_tests():
         "[",
         "def check(:",
         "x = 1",
+        "f(1)",  # asserts nothing
         [1],
         {"inputs": ["1"], "outputs": []},
         {},
