@@ -16,7 +16,7 @@ from fbt_rl.data_files import DataError
 from fbt_rl.model import load_model
 from fbt_rl.tokenization import build_tokenizer, load_tokenizer
 from fbt_rl.training import objective
-from fbt_rl.training.arguments import training_arguments
+from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.objective_trainer import ObjectiveTrainer
 from fbt_rl.training.trainer import StageTrainer, TrainingError
 from pretrain.data import build_rows, read_documents
@@ -131,6 +131,17 @@ def test_a_row_of_several_steps_is_their_mean(finished, tmp_path):
     each = [row["loss"] for row in finished[1].read_metrics()]
     means = [sum(each[start : start + 5]) / 5 for start in (0, 5)]
     assert [row["loss"] for row in folder.read_metrics()] == pytest.approx(means, rel=1e-5)
+
+
+def test_stages_draw_apart_unless_they_share_a_seed(tmp_path):
+    def seeds(**changes):
+        config = small_config(**changes)
+        return [stage_seed(context_of(config, tmp_path, name)) for name in config.stages]
+
+    assert len({*seeds(), *seeds(seed=4)}) == 6
+    shared = seeds(stages__extend__seed=1, stages__sft__seed=1)
+    assert shared[0] == seeds()[0]
+    assert shared[1] == shared[2] != seeds(stages__extend__seed=2)[1]
 
 
 def test_settings_reach_the_trainers_arguments(tmp_path):
@@ -302,7 +313,7 @@ def test_the_pass_that_is_not_finite_is_named(tmp_path, monkeypatch):
     def poisoned(*args):
         calls.append(args)
         losses, squares = original(*args)
-        return losses * (float("nan") if len(calls) == 4 else 1.0), squares
+        return losses * (float("inf") if len(calls) == 4 else 1.0), squares
 
     monkeypatch.setattr(objective, "token_loss_sums", poisoned)
     config = small_config(stages__pretrain__objective__passes=[{"weights": [0, 1]}])

@@ -19,7 +19,7 @@ from fbt_rl.tokenization import load_tokenizer
 from fbt_rl.training.trainer import TrainingError
 from rl.collector import Collector
 from rl.rewards import StageRewards
-from rl.rollout import sample_completions
+from rl.rollout import sample_completions, sampling_seed
 from rl.scoring import scoring_inputs
 from rl.trainer import RolloutTrainer
 
@@ -133,6 +133,13 @@ def test_only_reasoning_is_pressed_where_that_is_asked_for(source, tmp_path, unt
 DROPPING = {"rewards": [{"use": "rl_cases:settled_by_prompt"}], "degenerate_groups": "drop", "prompts_per_step": 4}
 
 
+def test_each_batch_is_sampled_with_a_seed_of_its_own(source, tmp_path, monkeypatch):
+    seeds = []
+    monkeypatch.setattr("rl.collector.sampling_seed", lambda *given: seeds.append(given) or sampling_seed(*given))
+    run_rl(source, tmp_path, steps=2)
+    assert seeds == [(seeds[0][0], batch, 0) for batch in (0, 1)]
+
+
 def settled(problem):
     return int(problem["prompt"][0]) % 2 == 1
 
@@ -239,9 +246,9 @@ def test_terms_by_hand(source, tmp_path, monkeypatch, untruncated, mode, loss_ty
         loss = original(self, model, inputs)
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         chosen = inputs["completion_ids"][..., None]
-        self.beta = 0.0
+        beta, self.beta = self.beta, 0.0
         policy_loss = GRPOTrainer._compute_loss(self, self._scorer(self.model, inputs, self.stage.scorer), inputs)
-        self.beta = coefficients["kl_weight"]
+        self.beta = beta
         self._metrics["train"].pop("kl")
         given = inputs["prompt_mask"], inputs["completion_ids"].shape[1], inputs["latents"]
         with torch.no_grad():
