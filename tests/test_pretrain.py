@@ -146,9 +146,8 @@ def test_stages_draw_apart_unless_they_share_a_seed(tmp_path):
 
 def test_settings_reach_the_trainers_arguments(tmp_path):
     changes = {"micro_batch_rows": 2, "gradient_checkpointing": True, "log_every": 3, "checkpoint_every": 4}
-    optimizer = {"learning_rate": 0.25, "max_grad_norm": 0.5}
+    changes |= {"optimizer": {"learning_rate": 0.25, "max_grad_norm": 0.5}}
     config = small_config(**{f"stages__pretrain__{name}": value for name, value in changes.items()})
-    config = small_config(**dict(stages__pretrain=config.stages["pretrain"].model_dump() | {"optimizer": optimizer}))
     with clean_process():
         arguments = training_arguments(config.stages["pretrain"], context_of(config, tmp_path, "pretrain"))
     assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (2, 2)

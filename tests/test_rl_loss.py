@@ -60,7 +60,7 @@ def test_losses_by_hand(source, tmp_path, monkeypatch, name):
 
     monkeypatch.setattr(RolloutTrainer, "_compute_loss", spy)
     loss_type = {"loss_type": name, "clip_low": 0.01, "clip_high": 0.02}
-    if name == "gspo":  # wider: where all ratios are below the bound, as they come to be, their mean is nothing new
+    if name == "gspo":  # wider: with all tokens clipped, as they would be, a ratio a token gives the very same loss
         loss_type = {"loss_type": "grpo", "importance_level": "sequence", "clip_low": 0.5, "clip_high": 0.6}
     folder, _ = run_rl(
         source,
