@@ -26,9 +26,9 @@ from typing import Any
 
 import psutil
 
-from reward import sandbox
 from reward.base import Verdict
-from reward.code_tests import code_verdicts, parse_tests
+from reward.code import sandbox
+from reward.code.program import code_verdicts, parse_tests
 
 TESTS = ["assert f(1) == 2", "assert f(5) == 6"]
 RIGHT = "def f(x): return x + 1"

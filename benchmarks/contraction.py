@@ -84,9 +84,9 @@ def measure(folder: Path, text: str, rows: int) -> dict[str, list[float]]:
     ``loss``: nats a character. ``change``: mean over positions of the norm of h(k) - h(k-1), from the second pass on;
     ``norm``: that of h. After as many passes as there are positions the states are those of token-by-token decoding.
     """
+    from fbt_rl.data.tokenization import load_tokenizer
     from fbt_rl.model import load_model
     from fbt_rl.model.feedback import shift_right
-    from fbt_rl.tokenization import load_tokenizer
 
     model, tokenizer = load_model(folder).eval(), load_tokenizer(folder)
     starts = range(0, rows * ROW_LENGTH, ROW_LENGTH)

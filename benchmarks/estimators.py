@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fbt_rl.config import ArithmeticData, LengthConfig, Mode, OptimizerConfig, RewardConfig, RLStage
-from fbt_rl.config_rl import JacobiScorer, ReplayScorer, ScorerConfig, SequentialScorer
+from fbt_rl.config.rl import JacobiScorer, ReplayScorer, ScorerConfig, SequentialScorer
 
 SHORTEST, LONGEST, GROUP = 24, 64, 8
 ESTIMATORS: dict[str, ScorerConfig] = {
@@ -85,8 +85,8 @@ class Row:
 
 def sample_batches(model: Any, folder: Path, mode: Mode, count: int, rows: int) -> list[Batch]:
     """``count`` batches of ``rows`` finished rollouts of 24 to 64 tokens, with the advantages of their whole groups."""
-    from fbt_rl.tasks import encode_prompt, load_problems
-    from fbt_rl.tokenization import load_tokenizer
+    from fbt_rl.data.tasks import encode_prompt, load_problems
+    from fbt_rl.data.tokenization import load_tokenizer
     from rl.advantage import group_advantages
     from rl.rewards import StageRewards
     from rl.rollout import sample_rollouts

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from fbt_rl.config import ArithmeticData, OptimizerConfig, RewardConfig, RLStage
+from fbt_rl.data.tasks import encode_prompt, load_problems
+from fbt_rl.data.tokenization import load_tokenizer
 from fbt_rl.evaluation.evaluate import eos_token_ids
 from fbt_rl.model import load_model
-from fbt_rl.tasks import encode_prompt, load_problems
-from fbt_rl.tokenization import load_tokenizer
 from reward.base import Reward
 from rl.collector import Collector
 from rl.rewards import StageRewards

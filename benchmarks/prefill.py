@@ -39,13 +39,13 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=80)
     arguments = parser.parse_args()
 
+    from fbt_rl.analysis.statistics import median_over_correct, wilson_interval
     from fbt_rl.config import ArithmeticData
+    from fbt_rl.data.tasks import encode_example, encode_prompt, load_problems
+    from fbt_rl.data.tokenization import load_tokenizer
     from fbt_rl.decoding import SamplingParams, decode
     from fbt_rl.evaluation.evaluate import eos_token_ids
-    from fbt_rl.evaluation.statistics import median_over_correct, wilson_interval
     from fbt_rl.model import load_model
-    from fbt_rl.tasks import encode_example, encode_prompt, load_problems
-    from fbt_rl.tokenization import load_tokenizer
     from reward.load import load_reward
 
     torch.set_num_threads(1)  # several that spin on shared cores are slower than one

@@ -25,10 +25,10 @@ from pathlib import Path
 
 from math_verify import parse, verify
 
-from reward import pool
 from reward.base import Verdict
-from reward.extraction import extract_answer
-from reward.math_answer import DEFAULT, _prepare, math_verdicts
+from reward.math import pool
+from reward.math.answer import DEFAULT, _prepare, math_verdicts
+from reward.math.extraction import extract_answer
 
 Pair = tuple[str, str]  # completion, gold answer
 BY_PROCESS = "import sys; from math_verify import parse, verify; verify(parse(sys.argv[2]), parse(sys.argv[1]))"

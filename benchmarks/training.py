@@ -184,7 +184,7 @@ def fbt_rate(folder: Path, steps: int) -> float:
     from datasets import Dataset
 
     from fbt_rl.artifacts import RunFolder, StageContext
-    from fbt_rl.config_file import parse_config
+    from fbt_rl.config.file import parse_config
     from fbt_rl.training.arguments import training_arguments
     from fbt_rl.training.objective_trainer import ObjectiveTrainer
     from fbt_rl.training.rows import RowCollator

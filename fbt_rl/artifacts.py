@@ -211,5 +211,5 @@ class StageContext:
     name: str
     folder: StageFolder
     source: Path | None  # model folder to start from; None: a new model
-    # Has a reward's verdicts computed elsewhere on the cluster (fbt_rl.cluster.remote_verdicts); None: by this process.
+    # Has a reward's verdicts computed elsewhere on the cluster (fbt_rl.driver.cluster.remote_verdicts); None: by this process.
     grade_remotely: Remote | None = None

@@ -45,8 +45,8 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; the old folder is renamed and kept.")] = False,
 ) -> None:
     """Run a config's stages. The same command goes on where an interrupted run stopped."""
-    from fbt_rl import pipeline
-    from fbt_rl.config_file import load_config
+    from fbt_rl.config.file import load_config
+    from fbt_rl.driver import pipeline
 
     settings = load_config(config, overrides or [])
     folder = pipeline.choose_run_dir(settings, run_dir)
@@ -99,7 +99,7 @@ def evaluate(
     reasoning_marker: Annotated[str, typer.Option(help="Tokens up to it count as reasoning.")] = "</think>",
 ) -> None:
     """Let a model answer problems in each decoding mode and grade the answers; or grade a file of answers."""
-    from fbt_rl import eval_commands
+    from fbt_rl.driver import evaluate as eval_commands
 
     if (model is None) == (generations is None):
         raise typer.BadParameter("name a model, or --generations FILE with --map, and not both")
@@ -107,9 +107,9 @@ def evaluate(
         result = eval_commands.evaluate_file(generations, field_map or [], out, tokenizer, reasoning_marker)
         typer.echo("\n".join(eval_commands.result_lines(result)))
         return
-    from fbt_rl.inputs import absolute_paths
-    from fbt_rl.preflight import check_run
-    from fbt_rl.resources import this_machine
+    from fbt_rl.driver.inputs import absolute_paths
+    from fbt_rl.driver.preflight import check_run
+    from fbt_rl.driver.resources import this_machine
 
     assert model is not None
     settings = {
@@ -156,7 +156,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.")] = None,
 ) -> None:
     """Compare evaluations on the problems they share: a paired table, and what it shows in plain sentences."""
-    from fbt_rl.evaluation.sides import compare_evaluations, comparison_text
+    from fbt_rl.analysis.sides import compare_evaluations, comparison_text
 
     typer.echo(comparison_text(compare_evaluations(evaluations, margin, out)))
 
@@ -173,11 +173,11 @@ def generate(
 ) -> None:
     """Print a model's completion of each prompt."""
     _quiet_torch()
+    from fbt_rl.data.tasks import encode_prompt
+    from fbt_rl.data.tokenization import load_tokenizer
     from fbt_rl.decoding import SamplingParams, decode
     from fbt_rl.evaluation.evaluate import eos_token_ids
     from fbt_rl.model import load_model
-    from fbt_rl.tasks import encode_prompt
-    from fbt_rl.tokenization import load_tokenizer
 
     loaded, tokenizer = load_model(model), load_tokenizer(model)
     encode = tokenizer.encode if raw else lambda text: encode_prompt(tokenizer, text)
@@ -229,8 +229,8 @@ def submit(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; the old folder is renamed and kept.")] = False,
 ) -> None:
     """Send a config, with this code and the files it names, to a cluster as a Ray job."""
-    from fbt_rl import jobs
-    from fbt_rl.config_file import load_config
+    from fbt_rl.config.file import load_config
+    from fbt_rl.driver import jobs
 
     job = jobs.submit(load_config(config, overrides or []), address, run_dir=run_dir, fresh=fresh)
     typer.echo(job)
@@ -239,7 +239,7 @@ def submit(
 @app.command()
 def status(job: Job, address: JobsAddress = JOBS_ADDRESS) -> None:
     """Print how a job stands; exit code 1 if it failed or was stopped."""
-    from fbt_rl import jobs
+    from fbt_rl.driver import jobs
 
     found = jobs.status(job, address)
     typer.echo(found)
@@ -253,7 +253,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends.")] = False,
 ) -> None:
     """Print what a job has written; with -f the exit code is that of status."""
-    from fbt_rl import jobs
+    from fbt_rl.driver import jobs
 
     for text in jobs.logs(job, address, follow=follow):
         typer.echo(text, nl=False)
@@ -264,7 +264,7 @@ def logs(
 @app.command()
 def stop(job: Job, address: JobsAddress = JOBS_ADDRESS) -> None:
     """Stop a job and wait until it has ended. Submitting it again goes on where it stopped."""
-    from fbt_rl import jobs
+    from fbt_rl.driver import jobs
 
     typer.echo(jobs.stop(job, address))
 
@@ -286,7 +286,7 @@ def _stop(number: int, _frame: Any) -> None:
 
 def main() -> None:
     """Run a command; every expected failure ends with one message on stderr and an exit code."""
-    from fbt_rl.lock import Locked
+    from fbt_rl.driver.lock import Locked
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)

@@ -8,8 +8,8 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from fbt_rl.config import DataConfig
-from fbt_rl.data_files import DataError
-from fbt_rl.tasks import encode_document, load_documents
+from fbt_rl.data.problems import DataError
+from fbt_rl.data.tasks import encode_document, load_documents
 from fbt_rl.training.rows import pack_rows
 
 

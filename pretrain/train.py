@@ -9,9 +9,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from fbt_rl.artifacts import StageContext
 from fbt_rl.config import ExtendStage, PretrainStage
-from fbt_rl.config_file import ConfigError
+from fbt_rl.config.file import ConfigError
+from fbt_rl.data.tokenization import build_tokenizer, load_tokenizer
 from fbt_rl.model import FBTForCausalLM, from_model_config, load_model
-from fbt_rl.tokenization import build_tokenizer, load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.deepspeed import unpartitioned
 from fbt_rl.training.objective_trainer import ObjectiveTrainer, note_data

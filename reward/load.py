@@ -14,7 +14,7 @@ from typing import Any
 
 from reward.base import Reward, RewardError
 
-BUILT_IN = {"math": "reward.math_answer:math_verdicts", "code": "reward.code_tests:code_verdicts"}
+BUILT_IN = {"math": "reward.math.answer:math_verdicts", "code": "reward.code.program:code_verdicts"}
 ENTRY_POINTS = "fbt_rl.rewards"  # the group in which installed packages name theirs
 
 

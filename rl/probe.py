@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fbt_rl.config import Mode
-from fbt_rl.config_rl import JacobiScorer
+from fbt_rl.config.rl import JacobiScorer
 from rl.scoring import scoring_inputs
 
 PASSES = 4

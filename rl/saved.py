@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from fbt_rl.artifacts import StageContext, read_json, write_json
 from fbt_rl.config import RLStage
-from fbt_rl.config_file import ConfigError
-from fbt_rl.inputs import Digests, differences
+from fbt_rl.config.file import ConfigError
+from fbt_rl.driver.inputs import Digests, differences
 from fbt_rl.training.trainer import barrier
 from rl.rollout import Batch
 

@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fbt_rl.config import Mode
-from fbt_rl.config_rl import ScorerConfig
+from fbt_rl.config.rl import ScorerConfig
 
 _PARTS, _PART_ROWS = 4, 16  # a batch is scored in up to so many parts of at least so many rows
 

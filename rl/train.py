@@ -15,10 +15,10 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from fbt_rl.artifacts import StageContext
 from fbt_rl.config import RLStage
-from fbt_rl.config_file import ConfigError
+from fbt_rl.config.file import ConfigError
+from fbt_rl.data.tasks import encode_prompt, load_problems
+from fbt_rl.data.tokenization import load_tokenizer
 from fbt_rl.model import is_fbt, load_model
-from fbt_rl.tasks import encode_prompt, load_problems
-from fbt_rl.tokenization import load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.rows import ShuffledRows

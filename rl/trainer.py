@@ -26,7 +26,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from fbt_rl.config import RLStage
-from fbt_rl.config_rl import ReplayScorer, ScorerConfig, SequentialScorer
+from fbt_rl.config.rl import ReplayScorer, ScorerConfig, SequentialScorer
 from fbt_rl.training.arguments import stage_seed
 from fbt_rl.training.trainer import StageTrainer
 from rl.advantage import group_advantages, importance_weights

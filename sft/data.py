@@ -7,8 +7,8 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from fbt_rl.data_files import DataError
-from fbt_rl.tasks import encode_example
+from fbt_rl.data.problems import DataError
+from fbt_rl.data.tasks import encode_example
 from fbt_rl.training.rows import IGNORED, pack_rows
 
 

@@ -9,10 +9,10 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from fbt_rl.artifacts import StageContext
 from fbt_rl.config import SFTStage
-from fbt_rl.config_file import ConfigError
+from fbt_rl.config.file import ConfigError
+from fbt_rl.data.tasks import load_problems
+from fbt_rl.data.tokenization import load_tokenizer
 from fbt_rl.model import load_model
-from fbt_rl.tasks import load_problems
-from fbt_rl.tokenization import load_tokenizer
 from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.lora import adapter_config, check_adapters
 from fbt_rl.training.objective_trainer import ObjectiveTrainer, note_data

@@ -14,19 +14,19 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 @pytest.fixture
 def no_painting(monkeypatch):
     """Charts without content, where they are not what is tested: painting is most of a report's time."""
-    from fbt_rl import report_figures  # here, not above: matplotlib would slow down the start of every test run
+    from fbt_rl.report import paint  # here, not above: matplotlib would slow down the start of every test run
 
     monkeypatch.setattr(
-        report_figures,
+        paint,
         "draw",
-        lambda name, caption, alt, *paints: report_figures.Chart(name, caption, alt, b"", "<svg>"),
+        lambda name, caption, alt, *paints: paint.Chart(name, caption, alt, b"", "<svg>"),
     )
 
 
 @pytest.fixture
 def level(request, monkeypatch):
     """The sandbox level in force, for tests that are parametrised by it."""
-    from reward import sandbox
+    from reward.code import sandbox
 
     monkeypatch.setattr(sandbox, "level_in_force", lambda: request.param)
     return request.param

@@ -13,12 +13,13 @@ from synthetic_run import make_run
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import fbt_rl.model
-from fbt_rl import cli, pipeline
+from fbt_rl import cli
 from fbt_rl.artifacts import read_json
 from fbt_rl.config import TokenizerConfig
-from fbt_rl.config_file import dump_config, load_config
+from fbt_rl.config.file import dump_config, load_config
+from fbt_rl.data.tokenization import build_tokenizer
+from fbt_rl.driver import pipeline
 from fbt_rl.model import FBTForCausalLM, from_model_config
-from fbt_rl.tokenization import build_tokenizer
 
 
 def call(*arguments, cwd=None):
@@ -96,7 +97,7 @@ def test_dry_run_prints_config_stages_and_resources_without_torch_or_ray(tmp_pat
 
 
 def test_dry_run_says_what_would_be_skipped_or_refused(tmp_path, invoke, monkeypatch):
-    monkeypatch.setattr("fbt_rl.cluster.Cluster", helpers.InProcess)
+    monkeypatch.setattr("fbt_rl.driver.cluster.Cluster", helpers.InProcess)
     monkeypatch.setattr("fbt_rl.report.write_report", helpers.write_report)
     config = helpers.make_config()
     functions = {"pretrain": "fake_stages:train", "sft": "fake_stages:train", "eval": "fake_stages:evaluate"}
@@ -275,7 +276,7 @@ def test_eval_of_a_file_and_of_a_foreign_model(invoke, model, tmp_path):
 
     foreign = tmp_path / "foreign"
     size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    tokens = len(fbt_rl.tokenization.load_tokenizer(model))
+    tokens = len(fbt_rl.data.tokenization.load_tokenizer(model))
     LlamaForCausalLM(LlamaConfig(vocab_size=tokens, **size)).save_pretrained(foreign)
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if (model / file).exists():

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from fbt_rl.analysis.table import SCHEMA, before_stop
 from fbt_rl.artifacts import StageFolder
 from fbt_rl.config import Mode
 from fbt_rl.decoding import STOP_CHECK_EVERY, Completion, SamplingParams, decode
-from fbt_rl.evaluation.table import SCHEMA, before_stop
 from fbt_rl.grading import grading_threads
 from fbt_rl.model import is_fbt
 from reward.base import Reward

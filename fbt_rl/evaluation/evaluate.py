@@ -25,17 +25,17 @@ import torch.distributed
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from fbt_rl.analysis.summary import summarise
+from fbt_rl.analysis.table import modes_of
 from fbt_rl.artifacts import StageContext, StageFolder
 from fbt_rl.config import EvalStage, Mode
-from fbt_rl.config_file import ConfigError
+from fbt_rl.config.file import ConfigError
+from fbt_rl.data.tasks import content_hash, encode_prompt, load_problems, prompt_text
+from fbt_rl.data.tokenization import load_tokenizer
 from fbt_rl.decoding import SamplingParams
 from fbt_rl.evaluation.answering import MAX_SAMPLES, Answerer, Progress, write_table
-from fbt_rl.evaluation.summary import summarise
-from fbt_rl.evaluation.table import modes_of
 from fbt_rl.grading import load_stage_reward
 from fbt_rl.model import load_model
-from fbt_rl.tasks import content_hash, encode_prompt, load_problems, prompt_text
-from fbt_rl.tokenization import load_tokenizer
 from reward.base import Reward
 from reward.load import load_reward
 
@@ -87,7 +87,7 @@ def evaluate_model(
     folder: str | Path | None = None,
     attn_implementation: str | None = None,
 ) -> pa.Table:
-    """Answer and grade ``problems`` (:func:`fbt_rl.tasks.load_problems`) in each of ``modes``.
+    """Answer and grade ``problems`` (:func:`fbt_rl.data.tasks.load_problems`) in each of ``modes``.
 
     Returns the rows of ``generations.parquet`` by mode, problem and sample. Under torch.distributed
     the ranks share the problems and all return the same table; ``folder``, where the work is kept

@@ -20,14 +20,14 @@ from typing import Any, cast
 import torch
 from tqdm.auto import tqdm
 
+from fbt_rl.analysis.table import before_stop
 from fbt_rl.config import Mode
+from fbt_rl.data.tokenization import load_tokenizer
 from fbt_rl.decoding import SamplingParams, decode, pad_left
 from fbt_rl.evaluation.answering import stop_check
 from fbt_rl.evaluation.evaluate import default_device, eos_token_ids
-from fbt_rl.evaluation.table import before_stop
 from fbt_rl.model import is_fbt, load_model
 from fbt_rl.model.feedback import resolve_prefill_passes
-from fbt_rl.tokenization import load_tokenizer
 
 try:
     from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fbt_rl.config import DeepSpeedConfig, RLStage, RowsStage
-from fbt_rl.config_file import ConfigError
+from fbt_rl.config.file import ConfigError
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from fbt_rl.artifacts import StageContext
 from fbt_rl.config import LoraConfig, RLStage, SFTStage
-from fbt_rl.config_file import ConfigError
+from fbt_rl.config.file import ConfigError
 from fbt_rl.training.deepspeed import unpartitioned
 from fbt_rl.training.objective import has_feedback
 
