@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 # One thread a process: two that spin on shared cores are many times slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install demo test lint benchmark clean
+.PHONY: install demo test mutants lint benchmark clean
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -20,6 +20,9 @@ demo: $(INSTALLED)  ## the whole pipeline on the tiny task; the report is in run
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+mutants: $(INSTALLED)  ## do the tests bite? makes every mistake listed in tests/mutants/table.txt; not part of CI
+	$(BIN)/python tests/mutants/run.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

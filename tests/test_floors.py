@@ -9,8 +9,8 @@ FLOORS = """
     reward
     fbt_rl.integrity  fbt_rl.config
     fbt_rl.artifacts
-    fbt_rl.data  fbt_rl.model  fbt_rl.training
-    fbt_rl.analysis  fbt_rl.decoding  fbt_rl.grading
+    fbt_rl.data  fbt_rl.model
+    fbt_rl.analysis  fbt_rl.decoding  fbt_rl.grading  fbt_rl.training
     fbt_rl.report  fbt_rl.evaluation
     pretrain  sft  rl
     fbt_rl.driver

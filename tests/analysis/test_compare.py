@@ -199,6 +199,10 @@ def test_accuracy_higher():
 def test_too_few_problems_to_tell():
     entry = compared(table([True] * 6, [10] * 6), table([True] * 5 + [False], [10] * 6))
     assert "Too few problems to tell whether accuracy changed" in text(entry)
+    same = table([True] * 60, [10] * 60)
+    entry = compared(same, same, margin=0.03)
+    assert -0.06 < entry["accuracy_diff_ci"][0] < -0.03
+    assert entry["accuracy_verdict"] == "unclear"
 
 
 def test_no_change_in_length_is_bounded():
@@ -307,6 +311,8 @@ def test_summary_of_several_samples_and_of_none_judged():
     assert summary["pass_at_k"] == {"1": 0.25, "2": 0.5}
     assert summary["majority_at_k"] == {"1": 0.5, "2": 0.25}
     assert summary["average_at_k"] == {"1": 0.5, "2": 0.25}
+    uneven = table([True, False, True], [5] * 3, ids=["a", "a", "b"], samples=[0, 1, 0])
+    assert "pass_at_k" not in summarise(uneven)["soft"]  # b has one sample only
     unjudged = summarise(table([None, None], [5, 5]))["soft"]
     assert (unjudged["accuracy"], unjudged["median_length_correct"], unjudged["unjudged"]) == (None, None, 2)
     assert json.dumps(unjudged, allow_nan=False)

@@ -312,6 +312,18 @@ def test_nothing_is_computed_for_finished_rows_or_repeated_prompts(model):
         assert told[row] == (len(completion.token_ids), completion.token_ids, completion.finish_reason)
 
 
+def test_prompts_of_like_length_are_decoded_together(model):
+    widths = []
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        decode(model, [[4] * length for length in (2, 9, 3, 8)], params(max_new_tokens=1, num_samples=2), batch_size=4)
+    finally:
+        hook.remove()
+    assert widths == [9, 3]
+
+
 def test_rows_end_where_enough_is_said(model):
     prompts, settings = ragged_prompts(), params(mode="soft", temperature=1.2, num_samples=2, max_new_tokens=30)
     whole = decode(model, prompts, settings, return_latents=True)

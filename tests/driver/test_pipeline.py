@@ -16,6 +16,7 @@ import fbt_rl.report
 from fbt_rl.artifacts import RunFolder
 from fbt_rl.config.file import dump_config, load_config
 from fbt_rl.driver import pipeline
+from fbt_rl.driver.inputs import Digests, stage_inputs
 from fbt_rl.driver.lock import Locked, lock
 from fbt_rl.driver.plan import RunRefused
 from fbt_rl.driver.preflight import PreflightError
@@ -173,6 +174,22 @@ def test_a_change_behind_a_finished_stage_is_refused_by_name(go, run_dir, change
         go(helpers.make_config(**change))
     assert "--fresh" in str(refused.value)
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+def test_what_a_stage_starts_from_is_an_input():
+    before = stage_inputs(helpers.make_config(), Digests({}))
+    after = stage_inputs(helpers.make_config(stages__base__steps=9), Digests({}))
+    assert all(before[name] != after[name] for name in ("base", "tuned", "check"))
+
+
+def test_a_digest_is_kept_as_long_as_size_and_time_are_the_same(tmp_path):
+    path, digests = tmp_path / "data.jsonl", Digests({})
+    path.write_text("{}")
+    before = digests.of(path)
+    path.write_text("{} ")
+    assert digests.of(path) != before
+    kept = {str(path): digests.known[str(path)] | {"sha256": "as remembered"}}
+    assert Digests(kept).of(path) == "as remembered"
 
 
 def test_what_does_not_change_results_may_change(go):

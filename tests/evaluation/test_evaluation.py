@@ -262,7 +262,7 @@ def test_an_answer_ends_before_a_stop_text(model_folder, problems, writes):
     texts = ["\\boxed{2}#7\\boxed{3}", "\\boxed{2}", "\\boxed{2}#...", "\\boxed{2}..."]
     writes(texts)
     four = problems.select(range(4)).map(lambda row: {**row, "answer": "2"})
-    rows = evaluate_model(model_folder, four, ["standard"], max_new_tokens=20, stop=["#", "##"]).to_pylist()
+    rows = evaluate_model(model_folder, four, ["standard"], max_new_tokens=20, stop=["7", "#", "##"]).to_pylist()
     found = [(row["completion"], row["num_tokens"], row["finish_reason"], row["correct"]) for row in rows]
     box = "\\boxed{2}"
     assert sorted(found) == [

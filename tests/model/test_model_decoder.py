@@ -207,6 +207,10 @@ def test_preset_fields_reach_the_config():
     assert text.layer_types == (["sliding_attention"] * 5 + ["full_attention"]) * 4
     assert (text.bos_token_id, text.eos_token_id, text.pad_token_id) == (3, [4, 5], None)
     assert text._attn_implementation == "eager"
+    assert (config.fusion, text.depth_scaling, config.tie_word_embeddings) == ("gate", True, True)
+    others = {"fusion": "add", "depth_scaling": False, "tie_word_embeddings": False}
+    config = from_model_config(ModelConfig.model_validate(others), 40)
+    assert (config.fusion, config.get_text_config().depth_scaling, config.tie_word_embeddings) == ("add", False, False)
 
 
 def test_bad_shapes_are_refused():

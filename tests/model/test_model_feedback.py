@@ -241,8 +241,11 @@ def test_prefill_mask_is_a_plain_pass_over_the_prompt(model, padding):
         torch.testing.assert_close(inputs[:, padding + 1 : padding + 4], expected, **CLOSE)
     torch.testing.assert_close(first[:, padding + 4 :], fuse_by_hand(model, latents[:, padding + 4 :], rest), **CLOSE)
     half = columns >= padding + 6
-    for inputs in stack_inputs(model, ids, refresh_mask=half, **kwargs)[1:]:  # no states at hand: plain
+    _, first, second = stack_inputs(model, ids, refresh_mask=half, **kwargs)
+    for inputs in (first, second):  # no states at hand: plain
         assert torch.equal(inputs[:, padding + 4 : padding + 6], plain_by_hand(model, rest)[:, :2])
+    refreshed = fuse_by_hand(model, stack(model, first[:, padding:])[:, 5:-1], rest[:, 2:])
+    torch.testing.assert_close(second[:, padding + 6 :], refreshed, **CLOSE)
 
 
 def test_prefill_of_ragged_rows(model):
@@ -283,6 +286,29 @@ def test_jitter_reaches_the_second_pass_only(model):
     assert torch.equal(calm[0], shaken[0])
     assert 0 < (calm[1] - shaken[1]).abs().max() < 1
     assert torch.equal(calm[1][:, 0], shaken[1][:, 0])
+
+
+def test_the_causal_model_hands_every_feedback_argument_on(model):
+    ids, columns = random_ids(2, 8), torch.arange(8).expand(2, -1)
+    arguments = {
+        "latents": random_latents(2, 8),
+        "fused_mask": columns != 3,
+        "refresh_mask": columns > 4,
+        "prefill_mask": columns < 2,
+        "num_passes": 3,
+        "jitter": 0.3,
+    }
+
+    def both(**given):
+        for called in (model.model, model):
+            torch.manual_seed(0)  # of the jitter
+            yield called(ids, use_cache=False, **given).last_hidden_state
+
+    expected, found = both(**arguments)
+    assert torch.equal(found, expected)
+    for name in arguments:  # each of them counts
+        without = {key: value for key, value in arguments.items() if key != name}
+        assert not torch.equal(next(both(**without)), expected), name
 
 
 # --- gradients -----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_standard_logits_are_the_sources(kind, tied, tmp_path):
     convert(tmp_path / "source", tmp_path / "out")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     assert is_fbt(model)
-    assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied == model.config.tie_word_embeddings
 
     mask = torch.ones(2, 20, dtype=torch.long)
     mask[0, :6] = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from stage_helpers import context_of, losses, run_stage, small_config
+from stage_helpers import clean_process, context_of, losses, run_stage, small_config
 
 from fbt_rl.artifacts import read_json
 from fbt_rl.config import ExtendStage
@@ -15,6 +15,7 @@ from fbt_rl.data.problems import DataError
 from fbt_rl.data.tokenization import build_tokenizer, load_tokenizer
 from fbt_rl.model import load_model
 from fbt_rl.training import objective
+from fbt_rl.training.arguments import stage_seed, training_arguments
 from fbt_rl.training.objective_trainer import ObjectiveTrainer
 from fbt_rl.training.trainer import StageTrainer, TrainingError
 from pretrain.data import build_rows, read_documents
@@ -87,6 +88,71 @@ def test_outputs(finished):
     assert list((folder.path / "tensorboard").glob("events*"))
     assert torch.isfinite(torch.tensor([row["loss"] for row in rows])).all()
     assert rows[-1]["loss_pass_1"] < rows[0]["loss_pass_1"] - 0.5  # it learns
+
+
+@pytest.mark.parametrize(("weight", "z_loss", "cooled"), [(0.25, 0.0, 1.0), (0.25, 0.5, 0.0), (0.25, 0.5, 1.0)])
+def test_the_loss_is_weighted_as_configured(tmp_path, weight, z_loss, cooled):
+    objective = {"passes": [{"weights": [0, 0, 1]}], "feedback_weight": weight, "z_loss": z_loss}
+    changes = {"steps": 1, "objective": objective, "optimizer__decay_fraction": cooled}
+    config = small_config(**{f"stages__pretrain__{name}": value for name, value in changes.items()})
+    (row,) = run_stage(config, tmp_path, "pretrain")[0].read_metrics()
+    passes = row["loss_pass_1"] + weight / 2 * (row["loss_pass_2"] + row["loss_pass_3"])
+    if z_loss and cooled:  # some 12 for a log-partition of about log(vocabulary)
+        assert row["loss"] - passes > 0.5
+    else:
+        assert row["loss"] == pytest.approx(passes, rel=1e-6)
+
+
+def test_what_is_drawn_goes_by_the_settings(tmp_path, monkeypatch):
+    """Passes by the phase of the step, noise and prefixes as told, in every pass."""
+    seen = []
+    original = ObjectiveTrainer.compute_loss
+
+    def spy(self, model, inputs, *args, **kwargs):
+        def noted(**arguments):
+            seen.append((arguments["num_passes"], arguments.get("jitter"), "fused_mask" in arguments))
+            return model(**arguments)
+
+        return original(self, noted, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(ObjectiveTrainer, "compute_loss", spy)
+    phases = [{"weights": [1]}, {"start_fraction": 0.5, "weights": [0, 0, 1]}]
+    for name, settings in (("a", {"jitter": 0.5, "prefix_mixing": False}), ("b", {"jitter": 0.25})):
+        changes = {"steps": 3, "objective": {"passes": phases, **settings}}
+        config = small_config(**{f"stages__pretrain__{name}": value for name, value in changes.items()})
+        run_stage(config, tmp_path / name, "pretrain")
+    assert seen == [(1, None, False), (1, None, False), (3, 0.5, False), *[(1, None, False)] * 2, (3, 0.25, True)]
+
+
+def test_a_row_of_several_steps_is_their_mean(finished, tmp_path):
+    config = small_config(stages__pretrain__log_every=5)
+    folder, _ = run_stage(config, tmp_path, "pretrain")
+    each = [row["loss"] for row in finished[1].read_metrics()]
+    means = [sum(each[start : start + 5]) / 5 for start in (0, 5)]
+    assert [row["loss"] for row in folder.read_metrics()] == pytest.approx(means, rel=1e-5)
+
+
+def test_stages_draw_apart_unless_they_share_a_seed(tmp_path):
+    def seeds(**changes):
+        config = small_config(**changes)
+        return [stage_seed(context_of(config, tmp_path, name)) for name in config.stages]
+
+    assert len({*seeds(), *seeds(seed=4)}) == 6
+    shared = seeds(stages__extend__seed=1, stages__sft__seed=1)
+    assert shared[0] == seeds()[0]
+    assert shared[1] == shared[2] != seeds(stages__extend__seed=2)[1]
+
+
+def test_settings_reach_the_trainers_arguments(tmp_path):
+    changes = {"micro_batch_rows": 2, "gradient_checkpointing": True, "log_every": 3, "checkpoint_every": 4}
+    changes |= {"optimizer": {"learning_rate": 0.25, "max_grad_norm": 0.5}}
+    config = small_config(**{f"stages__pretrain__{name}": value for name, value in changes.items()})
+    with clean_process():
+        arguments = training_arguments(config.stages["pretrain"], context_of(config, tmp_path, "pretrain"))
+    assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (2, 2)
+    assert (arguments.learning_rate, arguments.max_grad_norm, arguments.max_steps) == (0.25, 0.5, 10)
+    assert (arguments.logging_steps, arguments.save_steps) == (3, 4)
+    assert arguments.activation_checkpointing
 
 
 def test_exported_model_loads_with_its_tokenizer(finished):
@@ -245,7 +311,7 @@ def test_the_pass_that_is_not_finite_is_named(tmp_path, monkeypatch):
     def poisoned(*args):
         calls.append(args)
         losses, squares = original(*args)
-        return losses * (float("nan") if len(calls) == 4 else 1.0), squares
+        return losses * (float("inf") if len(calls) == 4 else 1.0), squares
 
     monkeypatch.setattr(objective, "token_loss_sums", poisoned)
     config = small_config(stages__pretrain__objective__passes=[{"weights": [0, 1]}])

@@ -33,6 +33,7 @@ def test_places():
     assert answer_start("x \\boxed{1} and \\boxed{2}", None) == 16
     assert answer_start("x</think>y\\boxed{2}") == 9
     assert answer_start("x::y\\boxed{2}", "::") == 3
+    assert answer_start("x::y::z", "::") == 3  # the first one ends it
 
 
 def test_the_count_is_the_shortest_beginning_with_all_reasoning():

@@ -1,9 +1,12 @@
 """The RL stage's losses by hand, importance weights among them, and where the states come from."""
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from rl_cases import run_rl, save_source, timeless
 
+from fbt_rl.config.rl import ReplayScorer
+from rl.advantage import group_advantages
 from rl.trainer import RolloutTrainer
 
 
@@ -47,17 +50,21 @@ def test_losses_by_hand(source, tmp_path, monkeypatch, name):
             "grpo": (tokens.sum(1) / mask.sum(1).clamp(min=1)).mean(),
         }.get(self.stage.loss_type, tokens.sum() / mask.sum())
         outside = bool(((ratio < low) | (ratio > high)).any())
+        if name == "gspo" and outside:  # a ratio a token would have given another loss
+            apart = (new - old).exp()
+            apart = -torch.minimum(apart * advantages, apart.clamp(low, high) * advantages) * mask
+            assert abs((apart.sum(1) / mask.sum(1).clamp(min=1)).mean() - expected) > 1e-3
         seen.append((loss.item(), expected.item(), outside, weight.min().item(), weight.max().item()))
         return loss
 
     monkeypatch.setattr(RolloutTrainer, "_compute_loss", spy)
-    loss_type = {"loss_type": "grpo", "importance_level": "sequence"} if name == "gspo" else {"loss_type": name}
+    loss_type = {"loss_type": name, "clip_low": 0.01, "clip_high": 0.02}
+    if name == "gspo":  # wider: with all tokens clipped, as they would be, a ratio a token gives the very same loss
+        loss_type = {"loss_type": "grpo", "importance_level": "sequence", "clip_low": 0.5, "clip_high": 0.6}
     folder, _ = run_rl(
         source,
         tmp_path,
         updates_per_batch=2,
-        clip_low=0.01,
-        clip_high=0.02,
         importance_cap=1.5,
         scorer={"use": "jacobi", "passes": 2},
         limits={"logprob_mismatch_mean": {"stop": None}},
@@ -71,6 +78,38 @@ def test_losses_by_hand(source, tmp_path, monkeypatch, name):
     if name != "gspo":  # the mean over a rollout that was sampled from pi_roll is below 1
         assert all(most == pytest.approx(1.5) for *_, most in seen)
         assert 0 < folder.read_metrics()[0]["importance_capped"] < 1
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_stale_states_are_kept_only_where_a_batch_has_one_update(source, tmp_path, monkeypatch, updates):
+    """After an update recorded states are stale, and passes that re-fuse have to show the change."""
+    moved = []
+    original = RolloutTrainer._compute_loss
+
+    def spy(self, model, inputs):
+        with torch.no_grad():
+            for name, value in self.model.named_parameters():
+                if "feedback" in name:  # as an update would, only more
+                    value.mul_(1.01)
+        read, fused_again = (self._log_probs(inputs, ReplayScorer(passes=passes)) for passes in (0, 2))
+        moved.append(((fused_again - read) * inputs["completion_mask"]).abs().max().item())
+        return original(self, model, inputs)
+
+    monkeypatch.setattr(RolloutTrainer, "_compute_loss", spy)
+    limits = {"logprob_mismatch_mean": {"stop": None}}
+    run_rl(source, tmp_path, updates_per_batch=updates, checkpoint_every=2, limits=limits)
+    assert len(moved) == 2
+    assert max(moved) < 1e-5 if updates == 1 else min(moved) > 1e-4
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_advantages_are_scaled_as_configured(source, tmp_path, scale):
+    folder, _ = run_rl(source, tmp_path, steps=1, prompts_per_step=4, advantage_scale=scale, save_rollouts_every=1)
+    rows = pq.read_table(folder.rollouts_path).to_pylist()
+    rewards, advantages = (torch.tensor([row[name] for row in rows]) for name in ("reward", "advantage"))
+    found = {name: group_advantages(rewards, 4, name) for name in ("batch", "group", "none")}
+    torch.testing.assert_close(advantages, found.pop(scale), rtol=1e-5, atol=1e-6)
+    assert all((advantages - other).abs().max() > 1e-2 for other in found.values())
 
 
 def test_latents_computed_again_are_those_of_the_rollout(source, tmp_path, caplog):

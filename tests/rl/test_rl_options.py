@@ -9,7 +9,7 @@ import torch
 from rl_cases import rl_context, run_rl, save_source, timeless
 from safetensors.torch import load_file
 
-from fbt_rl.config import RLStage
+from fbt_rl.config import RewardConfig, RLStage
 from fbt_rl.config.rl import ReplayScorer
 from fbt_rl.data.tasks import encode_prompt, load_problems
 from fbt_rl.data.tokenization import load_tokenizer
@@ -18,7 +18,7 @@ from fbt_rl.model import load_model
 from fbt_rl.training.trainer import TrainingError
 from rl.collector import Collector
 from rl.rewards import StageRewards
-from rl.rollout import sample_completions
+from rl.rollout import sample_completions, sampling_seed
 from rl.scoring import scoring_inputs
 from rl.trainer import RolloutTrainer
 
@@ -79,6 +79,9 @@ def test_held_out_answers_are_greedy_and_shared_by_ranks(source, tmp_path):
     assert [judged for _, judged in shares] == [5, 4]
     assert sum(correct for correct, _ in shares) == right
     assert counts(9, 10) == (0, 0)  # a rank without a problem
+    rewards = StageRewards([RewardConfig(use="rl_cases:every_third_undecided")], stage.length, stage.group_size)
+    cut = sum(row.truncated for row in alone[::3])  # truncated is wrong, whether it can be judged or not
+    assert counts(0, 1)[1] == 6 + cut < 9
 
 
 def test_the_guard_lowers_the_weight_also_across_a_resume(source, tmp_path, monkeypatch, untruncated):
@@ -131,6 +134,13 @@ DROPPING = {
     "degenerate_groups": "drop",
     "prompts_per_step": 4,
 }
+
+
+def test_each_batch_is_sampled_with_a_seed_of_its_own(source, tmp_path, monkeypatch):
+    seeds = []
+    monkeypatch.setattr("rl.collector.sampling_seed", lambda *given: seeds.append(given) or sampling_seed(*given))
+    run_rl(source, tmp_path, steps=2)
+    assert seeds == [(seeds[0][0], batch, 0) for batch in (0, 1)]
 
 
 def settled(problem):
@@ -375,6 +385,12 @@ def test_a_reward_that_says_nothing_moves_nothing(source, tmp_path, untruncated,
         }
         assert row["loss"] == 0
         assert row["reward"] == (None if reported else value)
+
+
+def test_the_bound_of_a_reward_is_the_stages(source, tmp_path, untruncated):
+    reward = {"use": "rl_cases:always", "args": {"value": 2.0}}
+    folder, _ = run_rl(source, tmp_path, rewards=[reward], length=None, steps=1, reward_bound=1.5)
+    assert folder.read_metrics()[0]["out_of_bounds"] == 8
 
 
 @pytest.mark.parametrize("value", [1e9, -1e9, 1e300])

@@ -74,7 +74,7 @@ def test_importance_weights_by_hand():
 
 def test_mismatch_by_hand():
     rollout_log_probs = torch.tensor([[-1.0, -2.0], [-0.5, 9.0]])
-    training = torch.tensor([[-1.0, -1.5], [-1.0, -9.0]])
+    training = torch.tensor([[-1.0, -1.5], [-0.75, -9.0]])  # ratios that are not their own inverses
     mask = torch.tensor([[1, 1], [1, 0]])
     latents = torch.ones(2, 2, 4)
     states = latents + torch.tensor([[0.0, 0.5], [0.0, 99.0]])[..., None]
@@ -86,8 +86,8 @@ def test_mismatch_by_hand():
             ]
         )
     )
-    ratios = [1.0, math.exp(0.5), math.exp(-0.5)]
-    assert metrics["logprob_mismatch_mean"] == pytest.approx(1 / 3)
+    ratios = [1.0, math.exp(0.5), math.exp(-0.25)]
+    assert metrics["logprob_mismatch_mean"] == pytest.approx(0.75 / 3)
     assert metrics["logprob_mismatch_max"] == pytest.approx(0.5)
     assert metrics["kl_rollout_train"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / 3)
     assert metrics["ratio_outside"] == pytest.approx((ratios[1] + ratios[2]) / sum(ratios))
@@ -107,7 +107,7 @@ def test_outcomes_by_hand():
     outcomes = Outcomes(
         rewards=torch.tensor([0.5, NAN, 0.0, 1.0]),
         correct=torch.tensor([1.0, NAN, 0.0, 1.0]),
-        lengths=torch.tensor([2.0, 4.0, 6.0, 8.0]),
+        lengths=torch.tensor([2.0, 4.0, 6.0, 9.0]),
         truncated=torch.tensor([0.0, 0.0, 1.0, 0.0]),
         not_finite=torch.tensor([0.0, 1.0, 0.0, 0.0]),
         out_of_bounds=torch.tensor([0.0, 1.0, 0.0, 0.0]),
@@ -119,8 +119,8 @@ def test_outcomes_by_hand():
     expected = {
         "reward": 0.5,
         "accuracy": 2 / 3,
-        "length_mean": 5,
-        "length_correct_mean": 5,
+        "length_mean": 5.25,
+        "length_correct_mean": 5.5,
         "truncated": 0.25,
         "unjudged": 1,
         "unjudged_share": 0.25,

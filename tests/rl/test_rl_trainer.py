@@ -137,7 +137,7 @@ def test_training_scores_what_was_sampled(source, tmp_path, mode, scorer, checkp
     folder, _ = run_rl(source, tmp_path, steps=1, **changes)
     (row,) = folder.read_metrics()
     assert row["logprob_mismatch_max"] <= 1e-4
-    assert (row["residual"] is None) == (mode == "standard")
+    assert row["residual"] is None if mode == "standard" else row["residual"] < 1e-5
     moved = weights(folder.model_dir)
     same = torch.equal(moved["model.feedback.value_proj.weight"], weights(source)["model.feedback.value_proj.weight"])
     assert same == (mode == "standard")

@@ -115,6 +115,7 @@ def test_prompts_follow_their_own_law(pretrained, tmp_path, monkeypatch):
     from_pretrained(pretrained, tmp_path, plain_prompt_probability=1.0, steps=1)
     positions, law, fused = seen[0]
     assert law["plain_prompt_probability"] == 1.0
+    assert law["prompt_mask"][positions == 0].all()  # what a document begins with is a prompt
     assert fused.shape == (4, 3, 64)
     expected = (positions > 0) & ~law["prompt_mask"]  # soft decoding: plain prompt, fused completion
     assert torch.equal(fused[:, 1], expected)

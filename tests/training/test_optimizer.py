@@ -58,6 +58,17 @@ def test_rates_of_the_two_kinds():
         (1e-2, (0.95, 0.95), 0.01),
         (5e-4, (0.9, 0.95), 0.0),
     ]
+    apart = {"normuon_betas": (0.8, 0.7), "betas": (0.6, 0.5), "weight_decay": 0.3}
+    optimizer = build_optimizer(model_of(), OptimizerConfig.model_validate(dict(config) | apart))
+    assert [(group["betas"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        ((0.8, 0.7), 0.3),
+        ((0.6, 0.5), 0.0),
+    ]
+    optimizer = build_optimizer(model_of(), OptimizerConfig(learning_rate=1e-2, betas=(0.6, 0.5), weight_decay=0.3))
+    assert [(group["lr"], group["betas"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        (1e-2, (0.6, 0.5), 0.3),
+        (1e-2, (0.6, 0.5), 0.0),
+    ]
     with pytest.raises(ValueError, match="needs adam_learning_rate"):
         OptimizerConfig(name="normuon", learning_rate=1e-2)
     with pytest.raises(ValueError, match="AdamW has one learning_rate"):
@@ -125,16 +136,44 @@ def test_orthogonalized_matrices_have_singular_values_near_one(shape):
     assert not orthogonalize(torch.zeros(2, *shape)).any()
 
 
-def test_rows_are_normalised_and_the_norm_is_kept():
+def test_singular_values_go_five_times_through_the_polynomial():
+    """Also where they lie far apart, so that the number of steps counts."""
     torch.manual_seed(0)
-    momentum = torch.randn(1, 6, 4)
-    update, moment = normalized_update(momentum, torch.zeros(1, 6), beta2=0.95)
+    values = torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01], dtype=torch.float64)
+    u, _, v = torch.linalg.svd(torch.randn(5, 8, dtype=torch.float64), full_matrices=False)
+    expected = values / values.norm()
+    for _ in range(5):
+        expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
+    torch.testing.assert_close(orthogonalize(u @ values.diag() @ v), u @ expected.diag() @ v)
+    assert expected.min() > 0.6
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(6, 4), (4, 6)])
+def test_rows_are_normalised_and_the_norm_is_kept(rows, columns):
+    torch.manual_seed(0)
+    momentum = torch.randn(1, rows, columns)
+    update, moment = normalized_update(momentum, torch.zeros(1, rows), beta2=0.95)
     o = orthogonalize(momentum)
     torch.testing.assert_close(moment, 0.05 * o.square().mean(-1))
     # In the first step v is a multiple of the rows' own mean square: all rows come out equally long.
     lengths = update.norm(dim=-1)
     torch.testing.assert_close(lengths, lengths.mean().expand_as(lengths))
-    torch.testing.assert_close(update.norm(), o.norm() * (6 / 4) ** 0.5)
+    torch.testing.assert_close(update.norm(), o.norm() * (rows / columns) ** 0.5)
+
+
+def test_two_steps_by_hand_with_mu_and_beta2_apart():
+    torch.manual_seed(0)
+    matrix = nn.Parameter(torch.randn(4, 3))
+    expected, momentum, moment = matrix.detach().clone(), torch.zeros(4, 3), torch.zeros(1, 4)
+    rates = {"learning_rate": 0.1, "adam_learning_rate": 0.1, "weight_decay": 0.0}
+    optimizer = MatrixOptimizer([matrix], [], blocks=[(4,)], betas=(0.9, 0.6), **rates)
+    for _ in range(2):
+        matrix.grad = torch.randn(4, 3)
+        momentum = 0.9 * momentum + matrix.grad
+        update, moment = normalized_update(momentum[None], moment, 0.6)
+        expected -= 0.1 * update[0]
+        optimizer.step()
+        torch.testing.assert_close(matrix.detach(), expected)
 
 
 def test_decay_falls_with_the_square_of_the_rate():

@@ -67,6 +67,8 @@ def test_passes_start_with_their_phase():
     assert any(draw_num_passes(LATE, 1, step, 1000) > 1 for step in range(500, 550))
     assert phase_at(LATE, 499, 1000) is LATE[0]
     assert phase_at(LATE, 500, 1000) is LATE[1]
+    # Half of 5 steps is 2.5: a step belongs to a phase only where all of it does.
+    assert [phase_at(LATE, step, 5) is LATE[1] for step in range(5)] == [False, False, False, True, True]
 
 
 def test_pass_frequencies():
@@ -88,3 +90,4 @@ def test_mean_passes():
     assert mean_passes([PassPhase(weights=[75, 22, 3])], 10) == pytest.approx(1.28)
     assert mean_passes(LATE, 1000) == pytest.approx(0.5 + 0.5 * 1.28)
     assert mean_passes([PassPhase(weights=[0, 0, 1])], 3) == 3
+    assert mean_passes(LATE, 5) == pytest.approx((3 * 1 + 2 * 1.28) / 5)

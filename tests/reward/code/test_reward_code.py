@@ -75,6 +75,7 @@ def test_forms_of_tests():
         "[",
         "def check(:",
         "x = 1",
+        "f(1)",  # asserts nothing
         [1],
         {"inputs": ["1"], "outputs": []},
         {},
@@ -248,6 +249,13 @@ def test_assertions_are_counted():
 
 
 # --- verdicts ------------------------------------------------------------------------------------
+
+
+@needs_sandbox
+def test_a_program_whose_assertions_are_never_reached_has_not_passed():
+    tests = ["for n in f(1):\n    assert n == 1", "assert f(1) == f(1)"]
+    judged = [verdicts(["def f(x): return []"], given)[0] for given in (tests[:1], tests)]
+    assert [verdict.score for verdict in judged] == [0.0, 1.0]
 
 
 @at_each_level

@@ -38,6 +38,7 @@ EXTRACTION = [
     ("\\boxed{(3, 3)} \\text{ for part (a) and } \\boxed{(1, 1)}", "(3, 3), (1, 1)"),
     ("\\boxed{1\\frac{1}{2}},$ or $\\boxed{\\frac{3}{2}}$", "\\frac{3}{2}"),
     ("\\boxed 5", "5"),
+    ("\\boxed 4 or rather \\boxed 6", "6"),
     ("see #### 5", None),
     ("\\boxed{}", None),
     ("\\boxed{7", None),
@@ -167,7 +168,9 @@ def test_conventions_can_be_chosen(prediction, answer, settings, default, change
 def test_verdicts_say_what_happened():
     right = grade("3+5=8 \\boxed{8}", "8")
     assert (right.correct, right.score, right.extracted, right.error) == (True, 1.0, "8", None)
-    assert grade("no box", "8").error == "no_answer"
+    none = grade("no box", "8")
+    assert (none.correct, none.score, none.extracted, none.error) == (False, 0.0, None, "no_answer")
+    assert grade("\\boxed{" + "(" * 9 + "x+1" + ")" * 9 + "}", "x+2").error == "too_complex"
     assert grade("\\boxed{9^{9^{9^9}}}", "8").error == "too_complex"
     assert grade("\\boxed{((}", "8").error == "unparseable"
     assert grade("\\boxed{8}", "#### 8").correct is True

@@ -90,6 +90,7 @@ def test_no_worker_means_not_judged(monkeypatch, caplog):
     made = Pool(1024)
     assert made.run([("a", "a", {})] * 3, 2, 5.0) == [(None, "grader")] * 3
     assert "exit status 5" in caplog.text
+    assert pool.START_ATTEMPTS <= made.counters["no start"] <= pool.START_ATTEMPTS + 1  # two at a time
     made.close()
 
 
