@@ -22,7 +22,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 mutants: $(INSTALLED)  ## do the tests bite? makes every mistake listed in tests/mutants/table.txt; not part of CI
-	$(BIN)/python tests/mutants/run.py
+	$(BIN)/python tests/mutants/mutate.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """The table of ``make mutants`` still says what is there: texts exactly once, tests by their names."""
 
-from mutants.run import ROOT, TABLE, faults_of, read_table
+from mutate import ROOT, TABLE, faults_of, read_table
 
 MUTANTS = read_table(TABLE.read_text(encoding="utf-8"))
 

@@ -1,6 +1,6 @@
 """Do the tests bite? Makes each mistake of ``table.txt`` in a copy of the tree and runs the tests that have to notice.
 
-    python tests/mutants/run.py [--only TEXT ...] [--jobs 2]
+    python tests/mutants/mutate.py [--only TEXT ...] [--jobs 2]
 
 A mistake is *killed* when one of its tests fails. Exit status 1: one survived, its text is not there exactly once, or
 the tests fail without any mistake.
