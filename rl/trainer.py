@@ -92,7 +92,6 @@ class RolloutTrainer(StageTrainer, GRPOTrainer):
         """``spare``, ``heldout``: see :class:`Collector`; ``reference``: what RL starts from, frozen, for the KL."""
         super().__init__(reward_funcs=[rewards], **arguments)
         stage = self.stage
-        self.beta = stage.kl_weight  # not by TRL's arguments: it would load a reference of its own
         self._collector = Collector(
             stage,
             self._tokenizer,

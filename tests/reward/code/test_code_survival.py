@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_sandbox import CHAINS, assert_nothing_runs, children_of, contained, processes
+from sandbox_levels import CHAINS, assert_nothing_runs, children_of, contained, processes
 
 from reward.code import sandbox
 from reward.code.program import code_verdicts

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from code_styles import Style, styles
-from test_sandbox import best
+from sandbox_levels import best
 
 from reward.code.program import _lines, code_verdicts
 

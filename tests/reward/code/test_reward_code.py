@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from test_sandbox import assert_nothing_runs, at_each_level, best, contained
+from sandbox_levels import assert_nothing_runs, at_each_level, best, contained
 
 from reward import RewardError, load_reward
 from reward.code import sandbox
