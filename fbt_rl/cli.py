@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fbt_rl.config.presets import SHIPPED_CONFIGS
+from fbt_rl.configs import SHIPPED_CONFIGS
 from reward.cli import app as reward_commands
 
 app = typer.Typer(

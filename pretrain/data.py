@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from transformers import PreTrainedTokenizerBase
 
 from fbt_rl.config import DataConfig
 from fbt_rl.data.problems import DataError
-from fbt_rl.data.tasks import encode_document, load_documents
+from fbt_rl.data.tasks import encode_documents, load_documents
 from fbt_rl.training.rows import lengths, on_disk, pack_rows
+
+_ENCODED_TOGETHER = 256  # documents: enough for the tokenizer's threads
 
 
 def read_documents(data: Sequence[DataConfig], seed: int) -> Iterator[str]:
@@ -34,10 +36,11 @@ def build_rows(
 
     def encoded() -> Iterator[dict[str, Any]]:
         nonlocal count
-        for text in documents:
-            count += 1
-            if text.strip():
-                yield {"input_ids": encode_document(tokenizer, text)}
+        remaining = iter(documents)
+        while texts := list(islice(remaining, _ENCODED_TOGETHER)):
+            count += len(texts)
+            for ids in encode_documents(tokenizer, [text for text in texts if text.strip()]):
+                yield {"input_ids": ids}
 
     tokens = on_disk(encoded, ("input_ids",), work)
     if tokens is None:

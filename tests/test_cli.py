@@ -94,7 +94,7 @@ def test_help_names_every_command_and_imports_nothing_heavy():
 @pytest.mark.parametrize("command", ["run", "submit"])
 def test_help_lists_the_shipped_configs(invoke, command):
     code, out, _ = invoke(command, "--help")
-    shipped = sorted(path.stem for path in (Path(cli.__file__).parent / "configs").iterdir())
+    shipped = sorted(path.stem for path in (Path(cli.__file__).parent / "configs").glob("*.yaml"))
     assert code == 0
     assert f"shipped config ({', '.join(shipped)})" in " ".join(out.split())
 
@@ -143,11 +143,11 @@ def test_dry_run_says_what_would_be_skipped_or_refused(tmp_path, invoke, monkeyp
         (["run", "nowhere.yaml"], "error: no config file nowhere.yaml; shipped configs: "),
         (["run", "smoke", "stages.sft.stepz=3"], "error: stages.sft.stepz: unknown key; did you mean 'steps'?"),
         (["run", "smoke", "stages.sft.steps=0"], "error: stages.sft.steps: "),
-        (["run", "smoke", "steps"], "error: override 'steps' is not of the form dotted.key=value"),
+        (["run", "smoke", "steps"], "error: steps: not of the form dotted.key=value"),
         (["run", "smoke", "resources.workers=99"], "error: resources: 99 workers x 1 CPU = 99 CPUs, this machine has"),
         (["eval", "nowhere"], "error: model.path: nowhere is not a model folder"),
         (["eval", "nowhere", "--tasks", "gsm9k"], "error: no task 'gsm9k'; give arithmetic, one of gsm8k, "),
-        (["eval", "nowhere", "--tasks", "none.yaml"], "error: cannot read none.yaml"),
+        (["eval", "nowhere", "--tasks", "none.yaml"], "error: none.yaml: cannot be read"),
         (["eval", "nowhere", "--temperature", "0,x"], "error: --temperature 0,x: expected a number"),
         (["eval", "nowhere", "--workers", "2"], "--workers and --address need --out, a folder that all workers see"),
         (["eval"], "name a model, or --generations FILE with --map, and not both"),

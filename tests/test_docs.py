@@ -50,6 +50,7 @@ NOT_RUN = {
     "fbt-rl run gsm8k": "dry run",  # half an hour
     "fbt-rl run arms": "dry run",  # hours
     "python benchmarks/": "options",  # minutes
+    "python tests/mutants/": "options",
     "python -m fbt_rl.evaluation.lm_eval": "lm-eval",  # needs lm-eval and a data set of the hub
     "pip install": "extra",
 }

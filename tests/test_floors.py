@@ -7,6 +7,7 @@ ROOT = Path(__file__).parents[1]
 # From the bottom up. What stands side by side on a floor does not see each other.
 FLOORS = """
     reward
+    fbt_rl.configs
     fbt_rl.integrity  fbt_rl.config
     fbt_rl.artifacts
     fbt_rl.data  fbt_rl.model

@@ -10,9 +10,9 @@ from typing import Any, TypeVar, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
-from fbt_rl.config.presets import SHIPPED_CONFIGS
 from fbt_rl.config.sections import KeyFault, Strict
 from fbt_rl.config.stages import RunConfig
+from fbt_rl.configs import SHIPPED_CONFIGS
 
 _MOST_VALUES = 100_000  # of a config, aliases counted as often as they stand
 _SHOWN = 200  # characters of what was given, in a message

@@ -1,9 +1,6 @@
-"""What can be named in a config, or instead of one: shapes of the model, rewards for short answers, shipped configs."""
+"""What can be named in a config: shapes of the model, rewards for short answers."""
 
-from pathlib import Path
 from typing import Any
-
-SHIPPED_CONFIGS = {file.stem: file for file in sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))}
 
 PRESETS: dict[str, dict[str, Any]] = {
     # A third of a million parameters: trains in minutes on two cores.

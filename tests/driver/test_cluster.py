@@ -1,6 +1,5 @@
 """Real Ray on this machine: a killed worker, errors, Ctrl-C; nothing is left running. Killed drivers: end to end."""
 
-import json
 import re
 import signal
 import socket
@@ -16,7 +15,7 @@ import pytest
 from pipeline_helpers import assert_all_gone
 from rl_cases import save_source
 
-from fbt_rl.artifacts import RunFolder
+from fbt_rl.artifacts import RunFolder, StageFolder
 from fbt_rl.config import RewardConfig
 from fbt_rl.driver import reaper
 from fbt_rl.driver.cluster import Cluster, ClusterError, remote_verdicts
@@ -174,9 +173,9 @@ def test_an_evaluation_on_ray_workers_is_the_same(tmp_path, capsys):
     assert len(tables[0]) == 60
     assert "workers: 2 x" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == [
-        "generations.parquet", "result.json", "worker-0.log", "worker-1.log"
+        "fbt-rl.sha256", "generations.parquet", "result.json", "worker-0.log", "worker-1.log"
     ]  # fmt: skip
-    assert json.loads((tmp_path / "shared" / "result.json").read_text()) == alone
+    assert StageFolder(tmp_path / "shared").read_result() == alone
 
 
 def test_the_reaper_kills_what_bears_the_mark_and_nothing_else(tmp_path):

@@ -124,7 +124,7 @@ def start_ranks(script: str, *arguments: str, ranks: int = 2) -> list[subprocess
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": str(Path(__file__).parent),
         }
         processes.append(
             subprocess.Popen(

@@ -79,7 +79,7 @@ def test_held_out_answers_are_greedy_and_shared_by_ranks(source, tmp_path):
     assert [judged for _, judged in shares] == [5, 4]
     assert sum(correct for correct, _ in shares) == right
     assert counts(9, 10) == (0, 0)  # a rank without a problem
-    rewards = StageRewards([RewardConfig(use="rl_cases:every_third_undecided")], stage.length, stage.group_size)
+    rewards = StageRewards([RewardConfig(use="reward_functions:every_third_undecided")], stage.length, stage.group_size)
     cut = sum(row.truncated for row in alone[::3])  # truncated is wrong, whether it can be judged or not
     assert counts(0, 1)[1] == 6 + cut < 9
 
@@ -388,7 +388,7 @@ def test_a_reward_that_says_nothing_moves_nothing(source, tmp_path, untruncated,
 
 
 def test_the_bound_of_a_reward_is_the_stages(source, tmp_path, untruncated):
-    reward = {"use": "rl_cases:always", "args": {"value": 2.0}}
+    reward = {"use": "reward_functions:always", "args": {"value": 2.0}}
     folder, _ = run_rl(source, tmp_path, rewards=[reward], length=None, steps=1, reward_bound=1.5)
     assert folder.read_metrics()[0]["out_of_bounds"] == 8
 

@@ -8,6 +8,7 @@ from stage_helpers import context_of, finish_ranks, losses, run_stage, small_con
 
 from fbt_rl.config import DeepSpeedConfig
 from fbt_rl.config.file import ConfigError
+from fbt_rl.integrity import seal
 from fbt_rl.model import load_model
 from fbt_rl.training.deepspeed import BatchSplit, deepspeed_settings, split_batch
 from fbt_rl.training.trainer import TrainingError
@@ -207,5 +208,6 @@ def test_stage_3_keeps_its_number_of_ranks(runs, tmp_path):
     written = json.loads(state.read_text())
     written["layout"]["zero_stage"] = 3
     state.write_text(json.dumps(written))
+    seal(state.parent)
     with pytest.raises(TrainingError, match=r"'ranks': 2.*'ranks': 1.*ZeRO stage 3 can only go on with the same"):
         run_stage(small_config(**CHANGES, deepspeed__zero_stage=3), tmp_path, "pretrain")

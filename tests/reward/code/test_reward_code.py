@@ -252,10 +252,12 @@ def test_assertions_are_counted():
 
 
 @needs_sandbox
-def test_a_program_whose_assertions_are_never_reached_has_not_passed():
-    tests = ["for n in f(1):\n    assert n == 1", "assert f(1) == f(1)"]
-    judged = [verdicts(["def f(x): return []"], given)[0] for given in (tests[:1], tests)]
-    assert [verdict.score for verdict in judged] == [0.0, 1.0]
+def test_assertions_that_are_never_reached_do_not_fail():
+    """As in plain Python; but tests that never call the program say nothing of it."""
+    tests = ["for n in f(1):\n    assert n == 1", "for n in ():\n    assert f(n) == 1"]
+    judged = [verdicts(["def f(x): return []"], [test])[0] for test in tests]
+    assert [verdict.score for verdict in judged] == [1.0, None]
+    assert judged[1].error == "bad_tests"
 
 
 @at_each_level
@@ -508,8 +510,8 @@ def test_no_host_can_say_what_its_functions_return_to_the_tests():
         "json.dumps = lambda answer: plain({'value': True} if type(answer) is dict else answer)\n"
         "def f(x): return 0\nclass close:\n    def __init__(*_): pass\n    same = True\n"
     )
-    for test in ("assert close(f(1), 2)", "assert close(f(1), 2).same", "assert close.same"):
-        assert errors([says_true], [test], entry_point=["f"]) == ["ok"], test
+    for test in ("assert close(f(1), 2)", "assert close.same"):
+        assert verdicts([says_true], [test], entry_point=["f"])[0].score == 0.0, test
 
 
 @contained
